@@ -1,0 +1,34 @@
+# make compare and make test need Python 3.11 or newer and nothing else; they create .venv themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help install compare example test lint clean
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(VENV)/installed ## Create .venv with the pinned dependencies
+
+$(VENV)/installed: requirements.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("qkvflow needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
+
+compare: install ## Train every named model for a few steps and show what differs
+	$(BIN)/qkvflow compare
+
+example: install ## Run the documented API from end to end
+	$(BIN)/python example_usage.py
+
+test: lint ## Lint, check types, run the tests
+	$(BIN)/pytest
+
+lint: install ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean: ## Remove .venv and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build *.egg-info

@@ -1,0 +1,82 @@
+"""Strict frozen dataclasses: unknown names, wrong types and wrong choices are sentences, all at once."""
+
+import dataclasses
+import difflib
+import functools
+import types
+import typing
+from collections.abc import Iterable
+from typing import Any, Literal, TypeVar
+
+_Class = TypeVar("_Class", bound=type)
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; its message lists every problem found."""
+
+    def __init__(self, title: str, problems: list[str]):
+        self.problems = problems
+        super().__init__(title + "\n" + "\n".join(f"  - {problem}" for problem in problems))
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A sentence that says which known name was probably meant, and lists all of them."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"Did you mean {close[0]!r}? " if close else ""
+    return f"{hint}Known: {', '.join(names)}."
+
+
+def matches(value: Any, kind: Any) -> bool:
+    """Whether `value` is of the annotated type `kind`; `bool` is no `int`, an `int` is a `float`."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return any(matches(value, arg) for arg in args)
+    if origin is Literal:
+        return any(value == arg and type(value) is type(arg) for arg in args)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(matches(item, args[0]) for item in value)
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+
+def describe(kind: Any) -> str:
+    """An annotated type in words."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(describe(arg) for arg in args)
+    if origin is Literal:
+        return "one of " + ", ".join(repr(arg) for arg in args)
+    if origin is tuple:
+        return f"a tuple, each {describe(args[0])}"
+    return "None" if kind is types.NoneType else kind.__name__
+
+
+def type_problems(config: Any) -> list[str]:
+    """One sentence for every field of a dataclass instance whose value is not of its type."""
+    hints = typing.get_type_hints(type(config))
+    return [
+        f"{field.name} is {getattr(config, field.name)!r}; expected {describe(hints[field.name])}."
+        for field in dataclasses.fields(config)
+        if not matches(getattr(config, field.name), hints[field.name])
+    ]
+
+
+def strict(cls: _Class) -> _Class:
+    """Make a dataclass refuse unknown fields with a sentence that names the nearest known one."""
+    plain_init = cls.__init__  # type: ignore[misc]
+    known = [field.name for field in dataclasses.fields(cls) if field.init]
+
+    @functools.wraps(plain_init)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        unknown = [name for name in kwargs if name not in known]
+        if unknown:
+            problems = [f"there is no field {name!r}. {nearest(name, known)}" for name in unknown]
+            raise ConfigError(f"{cls.__name__} cannot be made:", problems)
+        plain_init(self, *args, **kwargs)
+
+    cls.__init__ = init  # type: ignore[misc]
+    return cls

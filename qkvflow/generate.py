@@ -1,0 +1,145 @@
+"""Generation with caches: each new token costs one step, not a pass over the whole text."""
+
+from functools import partial
+
+import equinox as eqx
+import haliax as hax
+import jax
+import jax.numpy as jnp
+from haliax import Axis, NamedArray
+from jax import Array, lax
+
+from qkvflow.models import LanguageModel
+from qkvflow.models.checks import check_ids
+
+
+def generate(
+    model: LanguageModel,
+    prompt_ids: NamedArray,
+    max_new_tokens: int,
+    *,
+    key: Array | None = None,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> NamedArray:
+    """Continue a prompt by `max_new_tokens` tokens; returns prompt and continuation.
+
+    The prompt has an axis "position" and any others. Temperature 0 takes the likeliest token and
+    needs no key. `top_k` keeps the k likeliest tokens, `top_p` the smallest set of likeliest tokens
+    that has at least probability p; both after the temperature. Attention keeps keys and values of
+    each layer, the state-space part a state of fixed size.
+
+    Example:
+        >>> import haliax as hax, jax
+        >>> from qkvflow.config import Gpt2Config
+        >>> from qkvflow.models import NeuralODELM
+        >>> config = Gpt2Config(hidden_dim=32, num_heads=2, num_layers=2)
+        >>> model = NeuralODELM.init(config, key=jax.random.key(0))
+        >>> prompt = hax.named(jax.numpy.array([[1, 2, 3]]), ("batch", "position"))
+        >>> generate(model, prompt, 5, temperature=0.0).axes
+        (Axis(name='batch', size=1), Axis(name='position', size=8))
+    """
+    check_ids(prompt_ids, model.config, "prompt_ids")
+    _check_choices(model, prompt_ids, max_new_tokens, key, temperature, top_k, top_p)
+    ids = prompt_ids.rearrange((..., "position"))
+    rows = ids.array.reshape(-1, ids.array.shape[-1]).astype(jnp.int32)
+    if max_new_tokens == 0:
+        return ids
+    key = jax.random.key(0) if key is None else key
+    new = _continue(model, rows, key, max_new_tokens, temperature, top_k, top_p)
+    whole = jnp.concatenate([rows, new], axis=1)
+    Position = Axis("position", whole.shape[1])
+    return hax.named(whole.reshape(*ids.array.shape[:-1], -1), (*ids.axes[:-1], Position))
+
+
+@eqx.filter_jit
+def _continue(
+    model: LanguageModel,
+    prompt: Array,
+    key: Array,
+    count: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+) -> Array:
+    """New tokens [batch, count]: the prompt in one pass, then a scan with one token a step."""
+    batch, length = prompt.shape
+    choose = partial(choose_token, temperature=temperature, top_k=top_k, top_p=top_p)
+    logits, caches = model.extend(prompt, model.empty_caches(batch, length + count - 1), 0)
+    keys = jax.random.split(key, count)
+    first = choose(logits[:, -1], keys[0])
+
+    def step(carry: tuple, inputs: tuple[Array, Array]) -> tuple[tuple, Array]:
+        token, caches = carry
+        offset, key = inputs
+        logits, caches = model.extend(token[:, None], caches, offset)
+        token = choose(logits[:, -1], key)
+        return (token, caches), token
+
+    offsets = length + jnp.arange(count - 1)
+    _, rest = lax.scan(step, (first, caches), (offsets, keys[1:]))
+    return jnp.concatenate([first[:, None], rest.T], axis=1)
+
+
+def choose_token(
+    logits: Array,
+    key: Array,
+    *,
+    temperature: float,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> Array:
+    """One token id for each row of logits [batch, vocab]."""
+    if temperature == 0.0:
+        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    logits = logits / temperature
+    if top_k is not None and top_k < logits.shape[-1]:
+        kth = lax.top_k(logits, top_k)[0][:, -1:]
+        logits = jnp.where(logits < kth, -jnp.inf, logits)
+    if top_p is not None and top_p < 1.0:
+        logits = jnp.where(_in_nucleus(logits, top_p), logits, -jnp.inf)
+    return jax.random.categorical(key, logits).astype(jnp.int32)
+
+
+def _in_nucleus(logits: Array, top_p: float) -> Array:
+    """Whether a token is needed to reach probability `top_p`, taking the likeliest first."""
+    order = jnp.argsort(-logits, axis=-1)
+    probability = jax.nn.softmax(jnp.take_along_axis(logits, order, axis=-1), axis=-1)
+    needed = jnp.cumsum(probability, axis=-1) - probability < top_p
+    return jnp.put_along_axis(jnp.zeros_like(needed), order, needed, axis=-1, inplace=False)
+
+
+def _check_choices(
+    model: LanguageModel,
+    prompt: NamedArray,
+    count: int,
+    key: Array | None,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+) -> None:
+    config = model.config
+    length = prompt.resolve_axis("position").size
+    if config.integrator == "adaptive":
+        raise ValueError(
+            "The adaptive integrator chooses its steps from the whole text, so nothing can be cached; "
+            "generate with a fixed-step integrator such as 'heun'."
+        )
+    if count < 0 or length + count > config.max_position_embeddings:
+        raise ValueError(
+            f"max_new_tokens is {count} after a prompt of {length}; this model has "
+            f"{config.max_position_embeddings} positions, so expected 0 to "
+            f"{config.max_position_embeddings - length}."
+        )
+    if temperature < 0 or (top_k is not None and top_k < 1) or not _is_share(top_p):
+        raise ValueError(
+            f"temperature {temperature}, top_k {top_k}, top_p {top_p}; expected a temperature of at "
+            "least 0, a top_k of at least 1 and a top_p above 0 and at most 1 (or None)."
+        )
+    if temperature > 0 and key is None:
+        raise ValueError("Sampling needs a key=jax.random.key(seed); temperature=0.0 needs none.")
+
+
+def _is_share(top_p: float | None) -> bool:
+    return top_p is None or 0 < top_p <= 1

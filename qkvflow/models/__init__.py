@@ -1,0 +1,19 @@
+"""What a model is: an embedding, a field integrated over depth, a head; and the named models."""
+
+from qkvflow.models.counting import Memory as Memory
+from qkvflow.models.counting import Parameters as Parameters
+from qkvflow.models.counting import count_parameters as count_parameters
+from qkvflow.models.counting import forward_flops as forward_flops
+from qkvflow.models.counting import training_flops as training_flops
+from qkvflow.models.counting import training_memory as training_memory
+from qkvflow.models.depth import unroll as unroll
+from qkvflow.models.language_model import FlowLM as FlowLM
+from qkvflow.models.language_model import LanguageModel as LanguageModel
+from qkvflow.models.neuralode_lm import NeuralODELM as NeuralODELM
+from qkvflow.models.neuralode_ssm_lm import NeuralODESSMLM as NeuralODESSMLM
+from qkvflow.models.presets import Preset as Preset
+from qkvflow.models.registry import MODELS as MODELS
+from qkvflow.models.registry import build_model as build_model
+from qkvflow.models.registry import model_class as model_class
+from qkvflow.models.standard_lm import StandardLM as StandardLM
+from qkvflow.models.tong_neuralode_lm import TongNeuralODELM as TongNeuralODELM

@@ -1,0 +1,40 @@
+"""Changing the depth of a model: sampling its curves on another grid."""
+
+import dataclasses
+
+import numpy as np
+
+from qkvflow.models.language_model import FlowLM, LanguageModel
+from qkvflow.nn.dynamic import TABLEAUS, Steps
+from qkvflow.nn.families import as_table
+from qkvflow.nn.weights import resolve
+
+
+def unroll(model: LanguageModel, depth: int) -> FlowLM:
+    """The ordinary per-layer model that samples `model` on the grid of `depth` layers.
+
+    At the model's own depth it is the same function. An integrator with several stages a layer is
+    sampled at the times of all its stages, so that the same holds for it.
+
+    Example:
+        >>> import jax
+        >>> from qkvflow.config import Gpt2Config
+        >>> from qkvflow.models import build_model
+        >>> config = Gpt2Config(hidden_dim=32, num_heads=2, num_layers=6)
+        >>> model = build_model("tong_neuralode", config, key=jax.random.key(0))
+        >>> unroll(model, 3).config.num_layers
+        3
+    """
+    if not isinstance(depth, int | np.integer) or depth < 1:
+        raise ValueError(f"depth is {depth!r}; expected a whole number of layers, at least 1.")
+    config = model.config
+    if config.integrator == "adaptive":
+        raise ValueError(
+            "The adaptive integrator has no grid to unroll; build the model with a fixed-step "
+            "integrator (residual, euler, heun or rk4) first."
+        )
+    times = np.unique(Steps.of(TABLEAUS[config.integrator], int(depth)).times)
+    blocks = as_table(resolve(model.transformer.blocks, times), tuple(map(float, times)))
+    transformer = dataclasses.replace(model.transformer, blocks=blocks)
+    unrolled = dataclasses.replace(config, weights="per_layer", num_layers=int(depth))
+    return FlowLM(unrolled, transformer, model.lm_head)

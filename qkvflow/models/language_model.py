@@ -1,0 +1,193 @@
+"""A language model is a vector field integrated over depth: embed, integrate, norm, head."""
+
+from typing import Any, ClassVar, Self, final
+
+import equinox as eqx
+import haliax as hax
+import jax
+import jax.numpy as jnp
+from haliax import NamedArray
+from jax import Array
+
+from qkvflow.config import Gpt2Config
+from qkvflow.models.checks import check_complete, check_ids, check_targets, check_time
+from qkvflow.models.presets import Preset
+from qkvflow.nn.dynamic import TABLEAUS, Block, Steps, integrate
+from qkvflow.nn.families import FAMILIES
+from qkvflow.nn.linear import Embedding, Linear, dropout
+from qkvflow.nn.norm import Norm
+from qkvflow.nn.time_embed import Time
+from qkvflow.nn.weights import resolve
+
+EMBEDDING_SCALE = 0.02
+
+
+class Transformer(eqx.Module):
+    """Everything between token ids and the output projection."""
+
+    wte: Embedding
+    wpe: Embedding | None
+    blocks: Block
+    ln_f: Norm
+
+    @staticmethod
+    def init(config: Gpt2Config, *, key: Array) -> "Transformer":
+        """Positions are a table in the gpt2 flavour and rotations inside attention in llama."""
+        k_tokens, k_positions, k_blocks = jax.random.split(key, 3)
+        kind = "rms" if config.flavour == "llama" else "layer"
+        learned = config.flavour == "gpt2"
+        return Transformer(
+            wte=Embedding.init(config.Vocab, config.Embed, key=k_tokens, scale=EMBEDDING_SCALE),
+            wpe=Embedding.init(
+                config.Position, config.Embed, key=k_positions, scale=EMBEDDING_SCALE
+            )
+            if learned
+            else None,
+            blocks=FAMILIES[config.weights](
+                lambda k: Block.init(config, key=k), config, key=k_blocks
+            ),
+            ln_f=Norm.init(config.Embed, kind, bias=config.bias, epsilon=config.norm_epsilon),
+        )
+
+
+class LanguageModel(eqx.Module):
+    """Maps token ids to the logits of each next token.
+
+    Abstract: the named models and `FlowLM` differ in their preset and in nothing else.
+    """
+
+    preset: eqx.AbstractClassVar[Preset | None]
+
+    config: Gpt2Config = eqx.field(static=True)
+    transformer: Transformer
+    lm_head: Linear | None
+
+    @classmethod
+    def init(cls, config: Gpt2Config, *, key: Array) -> Self:
+        """A model with fresh weights; what the config leaves open is as the preset has it."""
+        config = check_complete(config if cls.preset is None else cls.preset.fill(config))
+        return cls(config, *_fresh_weights(config, key))
+
+    def __call__(
+        self, input_ids: NamedArray, t: Time | None = None, *, key: Array | None = None
+    ) -> NamedArray:
+        """Logits with the axes of `input_ids` and "vocab", in float32.
+
+        `input_ids` has an axis "position" and any others. `t` None is the grid of the model's own
+        depth; a scalar freezes the weights at one time; a vector is another grid, hence another
+        depth. `key` is for dropout; None means evaluation.
+        """
+        check_ids(input_ids, self.config, "input_ids")
+        check_time(t, self.config)
+        ids = input_ids.rearrange((..., "position"))
+        logits = _logits(self, ids.array.reshape(-1, ids.array.shape[-1]), t, key)
+        return hax.named(logits.reshape(*ids.array.shape, -1), (*ids.axes, self.config.Vocab))
+
+    def compute_loss(
+        self,
+        input_ids: NamedArray,
+        target_ids: NamedArray,
+        t: Time | None = None,
+        *,
+        key: Array | None = None,
+    ) -> Array:
+        """Mean cross-entropy of the targets in nats, a float32 scalar."""
+        check_ids(input_ids, self.config, "input_ids")
+        check_targets(input_ids, target_ids, self.config)
+        check_time(t, self.config)
+        ids = input_ids.rearrange((..., "position"))
+        targets = target_ids.rearrange(ids.axes)
+        length = ids.array.shape[-1]
+        return _loss(self, ids.array.reshape(-1, length), targets.array.reshape(-1, length), t, key)
+
+    def embed(self, ids: Array, offset: Array | int = 0, *, key: Array | None = None) -> NamedArray:
+        """x(0): token and position embeddings of ids [batch, position]."""
+        x = self.transformer.wte(ids)
+        if self.transformer.wpe is not None:
+            x += self.transformer.wpe(jnp.arange(ids.shape[1]) + offset)[None]
+        x = dropout(x, self.config.embd_pdrop, key).astype(self.config.compute_dtype)
+        return hax.named(x, ("batch", "position", "embed"))
+
+    def head(self, x: NamedArray) -> Array:
+        """Logits [batch, position, vocab] of x(1), in float32."""
+        normed = self.transformer.ln_f(x)
+        head = self.lm_head or _transposed(self.transformer.wte)
+        return head(normed).array.astype(jnp.float32)
+
+    def steps(self, t: Time | None = None) -> Steps:
+        """The grid over depth of a fixed-step model."""
+        return Steps.of(TABLEAUS[self.config.integrator], self.config.num_layers, t)
+
+    def extend(self, ids: Array, caches: Any, offset: Array | int) -> tuple[Array, Any]:
+        """Logits of new ids [batch, position] that follow the `offset` positions in the caches."""
+        x, caches = integrate(
+            self.transformer.blocks,
+            self.embed(ids, offset),
+            TABLEAUS[self.config.integrator],
+            self.steps(),
+            caches=caches,
+            offset=offset,
+        )
+        return self.head(x), caches
+
+    def empty_caches(self, batch: int, length: int) -> Any:
+        """Caches for `length` positions, one for each layer and stage of the integrator."""
+        block = resolve(self.transformer.blocks, 1.0)
+        one = block.empty_cache(batch, length, jnp.dtype(self.config.compute_dtype))
+        layers, stages = self.steps().times.shape
+        stacked = jax.tree.map(lambda a: jnp.broadcast_to(a[None], (layers, *a.shape)), one)
+        return (stacked,) * stages
+
+
+@final
+class FlowLM(LanguageModel):
+    """A model without a name of its own: its config makes all the choices that tell models apart."""
+
+    preset: ClassVar[Preset | None] = None
+
+
+@eqx.filter_jit  # one compilation instead of one for the shape of every weight
+def _fresh_weights(config: Gpt2Config, key: Array) -> tuple[Transformer, Linear | None]:
+    k_transformer, k_head = jax.random.split(key)
+    head = Linear.init((config.Embed,), (config.Vocab,), key=k_head)
+    transformer = Transformer.init(config, key=k_transformer)
+    return transformer, None if config.tie_embeddings else head
+
+
+def _transposed(embedding: Embedding) -> Linear:
+    """The output projection that shares the token embedding's table."""
+    Vocab, Embed = embedding.weight.axes
+    return Linear(embedding.weight.rearrange((Embed, Vocab)), None, (Embed,), (Vocab,))
+
+
+def final_state(model: LanguageModel, ids: Array, t: Time | None, key: Array | None) -> NamedArray:
+    """x(1) of ids [batch, position]."""
+    config = model.config
+    k_embed, k_blocks = (None, None) if key is None else jax.random.split(key)
+    x = model.embed(ids, key=k_embed)
+    if config.integrator == "adaptive":
+        from qkvflow.nn.adaptive import integrate_adaptively  # diffrax is slow to import
+
+        return integrate_adaptively(model.transformer.blocks, x, config, t=t, key=k_blocks)
+    return integrate(
+        model.transformer.blocks,
+        x,
+        TABLEAUS[config.integrator],
+        model.steps(t),
+        remat=config.remat,
+        key=k_blocks,
+    )[0]
+
+
+@eqx.filter_jit
+def _logits(model: LanguageModel, ids: Array, t: Time | None, key: Array | None) -> Array:
+    return model.head(final_state(model, ids, t, key))
+
+
+@eqx.filter_jit
+def _loss(
+    model: LanguageModel, ids: Array, targets: Array, t: Time | None, key: Array | None
+) -> Array:
+    logits = model.head(final_state(model, ids, t, key))
+    target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - target_logits)

@@ -1,0 +1,142 @@
+"""Causal multi-head attention with grouped queries, rotary positions and a cache.
+
+Axes of plain arrays: B batch, T new positions, S positions that can be seen, K heads of keys and
+values, G queries a key head, D head size. Query i sees keys j <= i and no other: masked scores are
+the lowest finite number, whose exponential is exactly zero, so later tokens leave no trace.
+"""
+
+import math
+
+import equinox as eqx
+import haliax as hax
+import jax
+import jax.numpy as jnp
+from haliax import Axis, NamedArray
+from jax import Array, lax
+
+from qkvflow.config import Gpt2Config
+from qkvflow.nn.linear import Linear, dropout
+
+
+class AttentionCache(eqx.Module):
+    """Keys and values [B, K, S, D] of the positions seen so far; the rest is zero."""
+
+    keys: Array
+    values: Array
+
+    def extended(self, keys: Array, values: Array, offset: Array) -> "AttentionCache":
+        """This cache with new keys and values [B, K, T, D] written from position `offset`."""
+        at = (0, 0, offset, 0)
+        return AttentionCache(
+            lax.dynamic_update_slice(self.keys, keys, at),
+            lax.dynamic_update_slice(self.values, values, at),
+        )
+
+
+class Attention(eqx.Module):
+    """softmax(Q K^T / sqrt(D)) V over past and present, with one map for Q, K and V together."""
+
+    qkv: Linear
+    out: Linear
+    rotary_base: float | None = eqx.field(static=True)
+    pdrop: float = eqx.field(static=True)
+
+    @staticmethod
+    def init(config: Gpt2Config, *, key: Array, out_gain: float) -> "Attention":
+        """Each head of keys has its own queries beside it: the axis "qkv" is G queries, key, value."""
+        k_qkv, k_out = jax.random.split(key)
+        KVHeads, Group, HeadSize = config.KVHeads, config.Group, config.HeadSize
+        Qkv = Axis("qkv", Group.size + 2)
+        return Attention(
+            qkv=Linear.init((config.Embed,), (KVHeads, Qkv, HeadSize), key=k_qkv, bias=config.bias),
+            out=Linear.init(
+                (KVHeads, Group, HeadSize),
+                (config.Embed,),
+                key=k_out,
+                bias=config.bias,
+                gain=out_gain,
+            ),
+            rotary_base=config.rotary_base if config.flavour == "llama" else None,
+            pdrop=config.attn_pdrop,
+        )
+
+    def empty_cache(self, batch: int, length: int, dtype: jnp.dtype) -> AttentionCache:
+        """A cache for `length` positions."""
+        KVHeads, _, HeadSize = self.qkv.Out
+        zeros = jnp.zeros((batch, KVHeads.size, length, HeadSize.size), dtype)
+        return AttentionCache(zeros, zeros)
+
+    def __call__(
+        self,
+        x: NamedArray,
+        *,
+        cache: AttentionCache | None = None,
+        offset: Array | int = 0,
+        key: Array | None = None,
+    ) -> tuple[NamedArray, AttentionCache | None]:
+        """Map (batch, position, embed) to the same axes; `offset` is the first position's index."""
+        # Heads go before positions once, here: every later product is then a plain batched one.
+        heads_first = self.qkv(x).array.transpose(0, 2, 3, 1, 4)
+        queries, keys, values = heads_first[:, :, :-2], heads_first[:, :, -2], heads_first[:, :, -1]
+        if self.rotary_base is not None:
+            angles = rotary_angles(x.array.shape[1], offset, keys.shape[-1], self.rotary_base)
+            queries, keys = rotate(queries, angles), rotate(keys, angles)
+        if cache is not None:
+            cache = cache.extended(keys, values, jnp.asarray(offset))
+            keys, values = cache.keys, cache.values
+        mixed = causal_attention(queries, keys, values, offset, pdrop=self.pdrop, key=key)
+        Batch, Position = x.axes[:2]
+        mixed = mixed.transpose(0, 3, 1, 2, 4)
+        return self.out(hax.named(mixed, (Batch, Position, *self.out.In))), cache
+
+
+def causal_attention(
+    queries: Array,
+    keys: Array,
+    values: Array,
+    offset: Array | int = 0,
+    *,
+    pdrop: float = 0.0,
+    key: Array | None = None,
+) -> Array:
+    """Attention of queries [B, K, G, T, D] at positions offset ... offset + T - 1.
+
+    Keys and values are [B, K, S, D]. On CPU this is written out, which is faster there than
+    `jax.nn.dot_product_attention` (see benchmarks/attention.py); elsewhere that function's fused
+    kernels are used where they apply: no cache and no dropout.
+    """
+    plain = key is None or pdrop == 0.0
+    if plain and queries.shape[3] == keys.shape[2] and jax.default_backend() != "cpu":
+        return fused_attention(queries, keys, values)
+    new, seen, size = queries.shape[3], keys.shape[2], queries.shape[4]
+    scores = jnp.einsum("bkgtd,bksd->bkgts", queries, keys) / math.sqrt(size)
+    visible = jnp.arange(seen)[None, :] <= jnp.arange(new)[:, None] + offset
+    lowest = jnp.finfo(scores.dtype).min
+    scores = jnp.where(visible[None, None, None], scores, lowest).astype(jnp.float32)
+    weights = dropout(jax.nn.softmax(scores, axis=-1), pdrop, key).astype(values.dtype)
+    return jnp.einsum("bkgts,bksd->bkgtd", weights, values)
+
+
+def fused_attention(queries: Array, keys: Array, values: Array) -> Array:
+    """`causal_attention` from offset 0 through `jax.nn.dot_product_attention`."""
+    batch, kv_heads, group, length, size = queries.shape
+    flat = queries.reshape(batch, kv_heads * group, length, size).swapaxes(1, 2)
+    mixed = jax.nn.dot_product_attention(
+        flat, keys.swapaxes(1, 2), values.swapaxes(1, 2), is_causal=True
+    )
+    return mixed.swapaxes(1, 2).reshape(queries.shape)
+
+
+def rotary_angles(length: int, offset: Array | int, size: int, base: float) -> Array:
+    """Angles [T, D / 2]: position times base^(-2 k / D), in float32."""
+    frequency = base ** (-jnp.arange(0, size, 2, dtype=jnp.float32) / size)
+    position = (jnp.arange(length) + offset).astype(jnp.float32)
+    return position[:, None] * frequency[None, :]
+
+
+def rotate(x: Array, angles: Array) -> Array:
+    """Turn the channel pairs (k, k + D/2) of [..., T, D] by the angles of their positions."""
+    angles = angles.reshape((1,) * (x.ndim - 2) + angles.shape)
+    cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)
+    first, second = jnp.split(x, 2, axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)

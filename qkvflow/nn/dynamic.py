@@ -1,0 +1,209 @@
+"""The vector field over depth and the integrators that follow it.
+
+    dx/dt = f(x, t; W(t)),  0 < t <= 1
+
+Symbols: x is the residual stream, t the continuous layer index, h a step over depth. Layer i of L
+sits at t_i = (i + 1) / L and covers (t_i - h, t_i] with h = 1 / L: a field that is evaluated once a
+layer is evaluated at t_i, the end of the layer's interval.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import equinox as eqx
+import haliax as hax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from haliax import NamedArray
+from jax import Array, lax
+
+from qkvflow.config import Gpt2Config
+from qkvflow.nn.attention import Attention
+from qkvflow.nn.linear import dropout
+from qkvflow.nn.mlp import MLP
+from qkvflow.nn.norm import Norm
+from qkvflow.nn.ssm import SelectiveSSM
+from qkvflow.nn.time_embed import Time, layer_times
+from qkvflow.nn.weights import Weight, is_weight
+
+PARTS = {"attention": Attention, "mlp": MLP, "ssm": SelectiveSSM}
+FULL, DOTS = None, jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+
+
+class Field(Protocol):
+    """What an integrator needs of a block whose weights have been resolved."""
+
+    def __call__(
+        self, x: NamedArray, *, cache: Any, offset: Array | int, key: Array | None
+    ) -> tuple[NamedArray, Any]: ...
+
+
+class Sublayer(eqx.Module):
+    """A norm and the part behind it."""
+
+    norm: Norm
+    part: Attention | MLP | SelectiveSSM
+    pdrop: float = eqx.field(static=True)
+
+    def __call__(
+        self, x: NamedArray, *, cache: Any, offset: Array | int, key: Array | None
+    ) -> tuple[NamedArray, Any]:
+        """What this part adds to x."""
+        k_part, k_drop = (None, None) if key is None else jax.random.split(key)
+        change, cache = self.part(self.norm(x), cache=cache, offset=offset, key=k_part)
+        return hax.named(dropout(change.array, self.pdrop, k_drop), change.axes), cache
+
+
+class Block(eqx.Module):
+    """The field f(x): the sum of what the parts add.
+
+    parallel: every part sees x. sequential: every part sees x and what the parts before it added,
+    f(x) = a(x) + m(x + a(x)), so that x + f(x) is the usual pre-norm transformer layer.
+    """
+
+    parts: dict[str, Sublayer]
+    names: tuple[str, ...] = eqx.field(static=True)
+    sequential: bool = eqx.field(static=True)
+
+    @staticmethod
+    def init(config: Gpt2Config, *, key: Array) -> "Block":
+        """With step 1 the outputs start smaller, by sqrt(parts * layers), as in GPT-2."""
+        names = config.parts or ()
+        additions = len(names) * config.num_layers
+        gain = additions**-0.5 if config.integrator == "residual" else 1.0
+        kind = "rms" if config.flavour == "llama" else "layer"
+        parts = {}
+        for name, k in zip(names, jax.random.split(key, len(names))):
+            norm = Norm.init(config.Embed, kind, bias=config.bias, epsilon=config.norm_epsilon)
+            part = PARTS[name].init(config, key=k, out_gain=gain)
+            parts[name] = Sublayer(norm, part, config.resid_pdrop)
+        return Block(parts, names, config.order == "sequential")
+
+    def __call__(
+        self, x: NamedArray, *, cache: Any = None, offset: Array | int = 0, key: Array | None = None
+    ) -> tuple[NamedArray, Any]:
+        """f(x) on (batch, position, embed), and the caches of the parts where they are given."""
+        caches, total = {}, None
+        keys = [None] * len(self.names) if key is None else jax.random.split(key, len(self.names))
+        for name, k in zip(self.names, keys):
+            seen = x if total is None or not self.sequential else x + total
+            change, caches[name] = self.parts[name](
+                seen, cache=cache and cache[name], offset=offset, key=k
+            )
+            total = change if total is None else total + change
+        assert total is not None
+        return total, cache and caches
+
+    def empty_cache(self, batch: int, length: int, dtype: jnp.dtype) -> dict[str, Any]:
+        """One empty cache for every part."""
+        return {n: self.parts[n].part.empty_cache(batch, length, dtype) for n in self.names}
+
+
+@dataclass(frozen=True)
+class Tableau:
+    """A Runge-Kutta method as data: k_j = f(x + h sum_l a_jl k_l, t - (1 - c_j) h), x += h sum_j b_j k_j."""
+
+    a: tuple[tuple[float, ...], ...]
+    b: tuple[float, ...]
+    c: tuple[float, ...]
+    unit_step: bool = False
+    """Whether h = 1 in the sums, whatever the spacing of the layers."""
+
+
+TABLEAUS = {
+    "residual": Tableau(a=((),), b=(1.0,), c=(1.0,), unit_step=True),
+    "euler": Tableau(a=((),), b=(1.0,), c=(1.0,)),
+    "heun": Tableau(a=((), (1.0,)), b=(1 / 2, 1 / 2), c=(0.0, 1.0)),
+    "rk4": Tableau(
+        a=((), (1 / 2,), (0.0, 1 / 2), (0.0, 0.0, 1.0)),
+        b=(1 / 6, 1 / 3, 1 / 3, 1 / 6),
+        c=(0.0, 1 / 2, 1 / 2, 1.0),
+    ),
+}
+
+
+class Steps(NamedTuple):
+    """What the loop over depth goes through: times [L, stages] of the weights, and steps [L]."""
+
+    times: np.ndarray | Array
+    sizes: np.ndarray | Array
+
+    @staticmethod
+    def of(tableau: Tableau, depth: int, t: Time | None = None) -> "Steps":
+        """The default grid (t None), the default grid with time frozen (a scalar), or another grid."""
+        xp = jnp if isinstance(t, jax.Array) else np
+        ends = layer_times(depth) if t is None or np.ndim(t) == 0 else xp.asarray(t, xp.float32)
+        starts = xp.concatenate([xp.zeros((1,), xp.float32), ends[:-1]])
+        sizes = ends - starts if t is not None and np.ndim(t) else np.full(depth, 1 / depth)
+        lag = 1.0 - np.asarray(tableau.c, np.float32)
+        times = ends[:, None] - lag[None, :] * sizes[:, None]
+        if t is not None and np.ndim(t) == 0:
+            times = xp.broadcast_to(xp.asarray(t, xp.float32), times.shape)
+        sizes = xp.ones_like(ends) if tableau.unit_step else sizes
+        return Steps(times.astype(xp.float32), sizes.astype(xp.float32))
+
+
+def integrate(
+    curves: Any,
+    x: NamedArray,
+    tableau: Tableau,
+    steps: Steps,
+    *,
+    remat: str = "none",
+    caches: Any = None,
+    offset: Array | int = 0,
+    key: Array | None = None,
+) -> tuple[NamedArray, Any]:
+    """Follow a block of curves over depth with fixed steps: one scan, whatever the depth.
+
+    Caches, where given, have leading axes [L, stages] and are returned with them.
+    """
+    stages = range(len(tableau.c))
+    weights, structure = jax.tree.flatten(curves, is_leaf=is_weight)
+    early = [_before_scan(weights, steps.times[:, j]) for j in stages]
+    keys = None if key is None else jax.random.split(key, steps.sizes.shape[0])
+
+    def layer(x: NamedArray, inputs: Any) -> tuple[NamedArray, Any]:
+        early, times, size, cache, key = inputs
+        early = _without_layer_axis(early)
+        slopes: list[NamedArray] = []
+        left = []
+        for j in stages:
+            parts = [w.at(times[j]) if e is None else e for w, e in zip(weights, early[j])]
+            block = jax.tree.unflatten(structure, parts)
+            stage_key = None if key is None else jax.random.fold_in(key, j)
+            at = _advance(x, size, tableau.a[j], slopes)
+            slope, kept = block(at, cache=cache and cache[j], offset=offset, key=stage_key)
+            slopes.append(slope)
+            left.append(kept)
+        return _advance(x, size, tableau.b, slopes), cache and tuple(left)
+
+    if remat != "none":
+        layer = jax.checkpoint(layer, policy=DOTS if remat == "dots" else FULL, prevent_cse=False)
+    inputs = (early, jnp.asarray(steps.times), jnp.asarray(steps.sizes), caches, keys)
+    return lax.scan(layer, x, inputs)
+
+
+def _before_scan(weights: list[Weight], times: Time) -> list[Any]:
+    """All layers' values of the curves that are evaluated before the loop, None for the others."""
+    return [weight.at(times) if weight.before_scan else None for weight in weights]
+
+
+def _without_layer_axis(stacked: Any) -> Any:
+    """Take the name of the layer axis off arrays that a scan has sliced along it."""
+    return jax.tree.map(
+        lambda leaf: hax.named(leaf.array, leaf.axis_names[1:]),
+        stacked,
+        is_leaf=lambda node: isinstance(node, NamedArray),
+    )
+
+
+def _advance(
+    x: NamedArray, size: Array, weights: tuple[float, ...], slopes: list[NamedArray]
+) -> NamedArray:
+    """x + h sum_j weight_j slope_j, in the type of x."""
+    for weight, slope in zip(weights, slopes):
+        if weight:
+            x = hax.named(x.array + (weight * size).astype(x.dtype) * slope.array, x.axes)
+    return x

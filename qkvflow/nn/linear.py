@@ -1,0 +1,81 @@
+"""Linear maps, embeddings and dropout: the parts that hold a layer's arrays."""
+
+import math
+from collections.abc import Sequence
+
+import equinox as eqx
+import haliax as hax
+import jax
+import jax.numpy as jnp
+from haliax import Axis, NamedArray
+from jax import Array
+
+
+def size_of(axes: Sequence[Axis]) -> int:
+    """Number of elements of an array with these axes."""
+    return math.prod(axis.size for axis in axes)
+
+
+class Linear(eqx.Module):
+    """An affine map between named axes: y = x W + b.
+
+    `weight` has the axes (*In, *Out), `bias` the axes Out. With no input axis it is a vector of
+    parameters. Tokens are flattened to one axis around the product, so that its gradient
+    contracts over one axis: on XLA's CPU backend that is twice as fast as over batch and position.
+    """
+
+    weight: NamedArray
+    bias: NamedArray | None
+    In: tuple[Axis, ...] = eqx.field(static=True)
+    Out: tuple[Axis, ...] = eqx.field(static=True)
+
+    @staticmethod
+    def init(
+        In: Sequence[Axis],
+        Out: Sequence[Axis],
+        *,
+        key: Array,
+        bias: bool = False,
+        gain: float = 1.0,
+    ) -> "Linear":
+        """Weights normal with standard deviation gain / sqrt(fan in), biases zero."""
+        In, Out = tuple(In), tuple(Out)
+        weight = hax.random.normal(key, (*In, *Out)) * (gain / math.sqrt(size_of(In)))
+        return Linear(weight, hax.zeros(Out) if bias else None, In, Out)
+
+    def __call__(self, x: NamedArray) -> NamedArray:
+        """Map the trailing axes In of `x` to Out, in the type of `x`."""
+        leading = x.axes[: x.ndim - len(self.In)]
+        rows = x.array.reshape(-1, size_of(self.In))
+        matrix = self.weight.array.reshape(size_of(self.In), size_of(self.Out))
+        product = rows @ matrix.astype(x.dtype)
+        if self.bias is not None:
+            product += self.bias.array.reshape(1, -1).astype(x.dtype)
+        return hax.named(product.reshape(_shape(leading + self.Out)), leading + self.Out)
+
+
+def _shape(axes: Sequence[Axis]) -> tuple[int, ...]:
+    return tuple(axis.size for axis in axes)
+
+
+class Embedding(eqx.Module):
+    """A table with one row for every index."""
+
+    weight: NamedArray
+
+    @staticmethod
+    def init(Index: Axis, Embed: Axis, *, key: Array, scale: float) -> "Embedding":
+        """Entries normal with standard deviation `scale`."""
+        return Embedding(hax.random.normal(key, (Index, Embed)) * scale)
+
+    def __call__(self, indices: Array) -> Array:
+        """Rows of the table; NaN where an index lies outside, never another index's row."""
+        return jnp.take(self.weight.array, indices, axis=0, mode="fill", fill_value=jnp.nan)
+
+
+def dropout(x: Array, rate: float, key: Array | None) -> Array:
+    """Zero a fraction `rate` of `x` and scale the rest up; the identity where `key` is None."""
+    if key is None or rate == 0.0:
+        return x
+    keep = jax.random.bernoulli(key, 1.0 - rate, x.shape)
+    return jnp.where(keep, x / (1.0 - rate), jnp.zeros_like(x))

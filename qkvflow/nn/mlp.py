@@ -1,0 +1,52 @@
+"""The feed-forward part of a layer, plain or gated."""
+
+import equinox as eqx
+import haliax as hax
+import jax
+from haliax import Axis, NamedArray
+from jax import Array
+
+from qkvflow.config import Gpt2Config
+from qkvflow.nn.linear import Linear
+
+ACTIVATIONS = {"gelu": jax.nn.gelu, "relu": jax.nn.relu, "silu": jax.nn.silu}
+
+
+class MLP(eqx.Module):
+    """down(act(up x)), or with a gated flavour down(act(gate x) * up x)."""
+
+    up: Linear
+    down: Linear
+    activation: str = eqx.field(static=True)
+
+    @staticmethod
+    def init(config: Gpt2Config, *, key: Array, out_gain: float) -> "MLP":
+        """In the llama flavour `up` has two branches, the gate and the value."""
+        k_up, k_down = jax.random.split(key)
+        Branch = Axis("branch", 2 if config.flavour == "llama" else 1)
+        return MLP(
+            up=Linear.init((config.Embed,), (Branch, config.Mlp), key=k_up, bias=config.bias),
+            down=Linear.init(
+                (config.Mlp,), (config.Embed,), key=k_down, bias=config.bias, gain=out_gain
+            ),
+            activation=config.activation,
+        )
+
+    def empty_cache(self, batch: int, length: int, dtype: object) -> None:
+        """Positions do not see each other: there is nothing to remember."""
+
+    def __call__(
+        self,
+        x: NamedArray,
+        *,
+        cache: None = None,
+        offset: Array | int = 0,
+        key: Array | None = None,
+    ) -> tuple[NamedArray, None]:
+        """Map (batch, position, embed) to the same axes."""
+        branches = self.up(x)
+        *leading, _, Mlp = branches.axes
+        hidden = ACTIVATIONS[self.activation](branches.array[..., 0, :])
+        if branches.array.shape[-2] == 2:
+            hidden *= branches.array[..., 1, :]
+        return self.down(hax.named(hidden, (*leading, Mlp))), None

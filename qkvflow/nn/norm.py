@@ -1,0 +1,39 @@
+"""Layer norm and RMS norm over the embedding axis."""
+
+from typing import Literal
+
+import equinox as eqx
+import haliax as hax
+import jax.numpy as jnp
+from haliax import Axis, NamedArray
+from jax import lax
+
+
+class Norm(eqx.Module):
+    """y = (x - mean) / sqrt(var + eps) * weight + bias; the RMS norm leaves out mean and bias.
+
+    Statistics are taken in float32 whatever the type of `x`.
+    """
+
+    weight: NamedArray
+    bias: NamedArray | None
+    kind: Literal["layer", "rms"] = eqx.field(static=True)
+    epsilon: float = eqx.field(static=True)
+
+    @staticmethod
+    def init(Over: Axis, kind: Literal["layer", "rms"], *, bias: bool, epsilon: float) -> "Norm":
+        """Weights one, biases zero."""
+        has_bias = bias and kind == "layer"
+        return Norm(hax.ones(Over), hax.zeros(Over) if has_bias else None, kind, epsilon)
+
+    def __call__(self, x: NamedArray) -> NamedArray:
+        """Normalise over the last axis of `x`."""
+        value = x.array.astype(jnp.float32)
+        if self.kind == "layer":
+            value -= value.mean(-1, keepdims=True)
+        value *= lax.rsqrt(jnp.square(value).mean(-1, keepdims=True) + self.epsilon)
+        one_row = (1,) * (value.ndim - 1) + (-1,)
+        value *= self.weight.array.reshape(one_row)
+        if self.bias is not None:
+            value += self.bias.array.reshape(one_row)
+        return hax.named(value.astype(x.dtype), x.axes)

@@ -1,0 +1,136 @@
+"""A selective state-space part in the manner of Mamba-2.
+
+    z = W_z u                        gate branch
+    x, B, C = silu(conv(W_xbc u))    short causal convolution; B and C are functions of the input
+    delta = softplus(W_delta u + b)  so is the step size
+    A = -softplus(a)                 negative, hence stable, whatever a is
+    y = scan(x, delta, A, B, C) + D x
+    out = W_out norm(y * silu(z))
+
+Every parameter is a `Linear`, the vectors a, b and D being maps without input axis, so that the
+families of `weights` make A, B, C, D and delta functions of depth with no code here. Mamba writes
+A = -exp(a); a gate that scales a would then do nothing at a = 0, hence the softplus.
+"""
+
+import math
+
+import equinox as eqx
+import haliax as hax
+import jax
+import jax.numpy as jnp
+from haliax import Axis, NamedArray
+from jax import Array
+
+from qkvflow.config import Gpt2Config
+from qkvflow.nn.linear import Linear
+from qkvflow.nn.norm import Norm
+from qkvflow.nn.ssm_scan import causal_conv, inverse_softplus, scan_by_chunks, scan_step
+
+
+class SsmCache(eqx.Module):
+    """What the past leaves behind: the last inputs of the convolution, and the state."""
+
+    past: Array
+    state: Array
+
+
+class SelectiveSSM(eqx.Module):
+    """The state-space part of a layer; cost linear in length, constant for each new token."""
+
+    z: Linear
+    xbc: Linear
+    delta: Linear
+    delta_bias: Linear
+    conv: Linear
+    A: Linear
+    D: Linear
+    norm: Norm
+    out: Linear
+    chunk_size: int = eqx.field(static=True)
+    state_size: int = eqx.field(static=True)
+
+    @staticmethod
+    def init(config: Gpt2Config, *, key: Array, out_gain: float) -> "SelectiveSSM":
+        """Rates A evenly spaced from 1 to 16, step sizes log-uniform, as in Mamba."""
+        k_z, k_xbc, k_delta, k_conv, k_bias, k_out = jax.random.split(key, 6)
+        Embed, Heads, State = config.Embed, config.SsmHeads, config.State
+        Inner = Axis("ssm_inner", Heads.size * config.ssm_head_size)
+        Channels = Axis("ssm_channels", Inner.size + 2 * State.size)
+        Width = Axis("ssm_conv", config.ssm_conv_width)
+        rates = inverse_softplus(jnp.linspace(1.0, 16.0, Heads.size))
+        return SelectiveSSM(
+            z=Linear.init((Embed,), (Inner,), key=k_z),
+            xbc=Linear.init((Embed,), (Channels,), key=k_xbc),
+            delta=Linear.init((Embed,), (Heads,), key=k_delta),
+            delta_bias=Linear(_delta_bias(config, key=k_bias), None, (), (Heads,)),
+            conv=Linear.init((Width,), (Channels,), key=k_conv, bias=config.bias),
+            A=Linear(hax.named(rates, Heads), None, (), (Heads,)),
+            D=Linear(hax.ones(Heads), None, (), (Heads,)),
+            norm=Norm.init(Inner, "rms", bias=False, epsilon=config.norm_epsilon),
+            out=Linear.init((Inner,), (Embed,), key=k_out, bias=config.bias, gain=out_gain),
+            chunk_size=config.ssm_chunk_size,
+            state_size=State.size,
+        )
+
+    @property
+    def _heads(self) -> tuple[int, int]:
+        heads = self.A.Out[0].size
+        return heads, self.z.Out[0].size // heads
+
+    def empty_cache(self, batch: int, length: int, dtype: jnp.dtype) -> SsmCache:
+        """No past and a zero state, whatever the length."""
+        Width, Channels = self.conv.In[0], self.conv.Out[0]
+        return SsmCache(
+            past=jnp.zeros((batch, Width.size - 1, Channels.size), dtype),
+            state=jnp.zeros((batch, *self._heads, self.state_size), jnp.float32),
+        )
+
+    def __call__(
+        self,
+        x: NamedArray,
+        *,
+        cache: SsmCache | None = None,
+        offset: Array | int = 0,
+        key: Array | None = None,
+    ) -> tuple[NamedArray, SsmCache | None]:
+        """Map (batch, position, embed) to the same axes, going on from the cache where one is given."""
+        batch, length, _ = x.array.shape
+        start = cache or self.empty_cache(batch, length, x.dtype)
+        signal, past = self._convolved(self.xbc(x).array, start.past)
+        inner = self.z.Out[0].size
+        values, B, C = jnp.split(signal, (inner, inner + self.state_size), axis=-1)
+        values = values.reshape(batch, length, *self._heads).astype(jnp.float32)
+        step = self.delta(x).array.astype(jnp.float32) + self.delta_bias.weight.array[None, None]
+        delta = jax.nn.softplus(step)
+        mixed, state = self._scan(values, delta, *_float32(B, C), start.state)
+        mixed += values * self.D.weight.array[None, None, :, None]
+        gated = mixed.reshape(batch, length, -1) * jax.nn.silu(self.z(x).array.astype(jnp.float32))
+        normed = self.norm(hax.named(gated.astype(x.dtype), (*x.axes[:2], *self.z.Out)))
+        return self.out(normed), None if cache is None else SsmCache(past, state)
+
+    def _convolved(self, channels: Array, past: Array) -> tuple[Array, Array]:
+        kernel = self.conv.weight.array.astype(channels.dtype)
+        mixed, past = causal_conv(channels, kernel, past)
+        if self.conv.bias is not None:
+            mixed += self.conv.bias.array[None, None].astype(channels.dtype)
+        return jax.nn.silu(mixed), past
+
+    def _scan(
+        self, values: Array, delta: Array, B: Array, C: Array, state: Array
+    ) -> tuple[Array, Array]:
+        A = -jax.nn.softplus(self.A.weight.array)
+        if values.shape[1] == 1:
+            y, state = scan_step(state, values[:, 0], delta[:, 0], A, B[:, 0], C[:, 0])
+            return y[:, None], state
+        return scan_by_chunks(values, delta, A, B, C, state, chunk_size=self.chunk_size)
+
+
+def _float32(*arrays: Array) -> tuple[Array, ...]:
+    return tuple(array.astype(jnp.float32) for array in arrays)
+
+
+def _delta_bias(config: Gpt2Config, *, key: Array) -> NamedArray:
+    """Biases whose softplus is log-uniform between the smallest and the largest step size."""
+    low, high = math.log(config.ssm_delta_min), math.log(config.ssm_delta_max)
+    delta = jnp.exp(jax.random.uniform(key, (config.SsmHeads.size,), minval=low, maxval=high))
+    return hax.named(inverse_softplus(delta), config.SsmHeads)

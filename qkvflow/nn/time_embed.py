@@ -1,0 +1,137 @@
+"""What a weight sees of time: embeddings of the layer index t, and the small networks over them.
+
+Symbols: t is the continuous layer index in [0, 1]; L the number of layers; layer i sits at
+t_i = (i + 1) / L. Time is float32 everywhere: in bfloat16, layers 255 and 256 of 256 are one.
+"""
+
+import math
+from abc import abstractmethod
+
+import equinox as eqx
+import haliax as hax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from haliax import Axis, NamedArray
+from jax import Array
+
+from qkvflow.config import Gpt2Config
+from qkvflow.nn.linear import Linear
+
+Time = float | np.ndarray | Array
+
+
+def layer_times(depth: int) -> np.ndarray:
+    """The grid of an ordinary forward pass: t_i = (i + 1) / depth, as float32."""
+    return (np.arange(1, depth + 1) / depth).astype(np.float32)
+
+
+def layer_index(t: Time, knots: tuple[float, ...]) -> np.ndarray | Array:
+    """The first knot that is not before t, so that knot i answers for (knot i-1, knot i].
+
+    Concrete times give a concrete index. A time that misses a knot by rounding still finds it.
+    """
+    xp = jnp if isinstance(t, jax.Array) else np
+    slack = 1e-3 / len(knots)
+    index = xp.searchsorted(xp.asarray(knots, xp.float32), xp.asarray(t, xp.float32) - slack)
+    return xp.clip(index, 0, len(knots) - 1)
+
+
+class TimeEmbedding(eqx.Module):
+    """Features of t; `at` takes one time or a vector of times and adds a last axis of features."""
+
+    @abstractmethod
+    def at(self, t: Time) -> Array:
+        """The features at t."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Number of features."""
+
+
+class Sinusoidal(TimeEmbedding):
+    """Fixed features [t, sin(w t), cos(w t)], w_k = 1000 * 10000^(-k / K), as in Tong et al."""
+
+    count: int = eqx.field(static=True)
+
+    def at(self, t: Time) -> Array:  # noqa: D102
+        frequency = 1000.0 * np.exp(-math.log(10000.0) * np.arange(self.count) / self.count)
+        return _fourier(t, jnp.asarray(frequency, jnp.float32))
+
+    @property
+    def size(self) -> int:  # noqa: D102
+        return 2 * self.count + 1
+
+
+class LearnedFourier(TimeEmbedding):
+    """Features [t, sin(2 pi w t), cos(2 pi w t)] with learned frequencies w, normal at the start."""
+
+    frequency: NamedArray
+
+    def at(self, t: Time) -> Array:  # noqa: D102
+        return _fourier(t, 2 * math.pi * self.frequency.array)
+
+    @property
+    def size(self) -> int:  # noqa: D102
+        return 2 * self.frequency.size + 1
+
+
+class LayerVector(TimeEmbedding):
+    """One learned vector a layer, which knows nothing of the layers' order: a control."""
+
+    table: NamedArray
+    knots: tuple[float, ...] = eqx.field(static=True)
+
+    def at(self, t: Time) -> Array:  # noqa: D102
+        return jnp.take(self.table.array, layer_index(t, self.knots), axis=0)
+
+    @property
+    def size(self) -> int:  # noqa: D102
+        return self.table.axes[-1].size
+
+
+def _fourier(t: Time, frequency: Array) -> Array:
+    time = jnp.asarray(t, jnp.float32)[..., None]
+    angle = time * frequency.reshape((1,) * (time.ndim - 1) + (-1,))
+    return jnp.concatenate([time, jnp.sin(angle), jnp.cos(angle)], axis=-1)
+
+
+def time_embedding(config: Gpt2Config, *, key: Array) -> TimeEmbedding:
+    """The time embedding that a config names."""
+    Frequency = Axis("time_frequency", config.sinusoidal_dim)
+    if config.time_embedding == "sinusoidal":
+        return Sinusoidal(Frequency.size)
+    if config.time_embedding == "learned_fourier":
+        return LearnedFourier(hax.random.normal(key, Frequency))
+    knots = layer_times(config.num_layers)
+    Features = Axis("time_features", 2 * Frequency.size + 1)
+    return LayerVector(
+        hax.random.normal(key, (config.Layers, Features)), tuple(map(float, knots))
+    )
+
+
+class TimeNetwork(eqx.Module):
+    """A small network of time, e(t) = W2 silu(W1 embedding(t) + b1) + b2."""
+
+    embedding: TimeEmbedding
+    hidden: Linear
+    out: Linear
+
+    @staticmethod
+    def init(config: Gpt2Config, Out: tuple[Axis, ...], *, key: Array, zero: bool) -> "TimeNetwork":
+        """A network with outputs over the axes `Out`; with `zero`, e(t) = 0 at the start."""
+        k_embedding, k_hidden, k_out = jax.random.split(key, 3)
+        embedding = time_embedding(config, key=k_embedding)
+        Features = Axis("time_features", embedding.size)
+        Hidden = Axis("time_hidden", config.time_embed_dim)
+        hidden = Linear.init((Features,), (Hidden,), key=k_hidden, bias=True)
+        out = Linear.init((Hidden,), Out, key=k_out, bias=True, gain=0.0 if zero else 1.0)
+        return TimeNetwork(embedding, hidden, out)
+
+    def at(self, t: Time) -> Array:
+        """e(t): an array over Out, with the axis of times before it where t is a vector."""
+        features = self.embedding.at(t)
+        times = tuple(Axis("layers", n) for n in features.shape[:-1])
+        hidden = self.hidden(hax.named(features, times + self.hidden.In))
+        return self.out(hax.named(jax.nn.silu(hidden.array), hidden.axes)).array

@@ -1,0 +1,183 @@
+"""Weights as curves over depth: five families, one method `at(t)`, and `resolve`.
+
+A curve stands where a part of a layer would stand: a `Linear` or a `Norm`, its weight together
+with its bias, since in Tong et al. the two share one time network. `at(t)` gives that part at
+depth t; with a vector of times, its arrays have a leading axis "layers". Blocks are written for
+ordinary parts and know nothing of time: `resolve(block, t)` makes an ordinary block of one made
+of curves.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, TypeVar
+
+import equinox as eqx
+import haliax as hax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from haliax import NamedArray
+from jax import Array
+
+from qkvflow.nn.linear import Linear, size_of
+from qkvflow.nn.norm import Norm
+from qkvflow.nn.time_embed import Time, TimeNetwork, layer_index
+
+Part = Linear | Norm
+_Module = TypeVar("_Module")
+
+
+class Weight(eqx.Module):
+    """A curve over depth."""
+
+    before_scan: ClassVar[bool]
+    """Whether all layers are evaluated at once, before the loop over depth, or each inside it."""
+
+    @abstractmethod
+    def at(self, t: Time) -> Any:
+        """The part at depth t, or all layers' parts at a vector of depths."""
+
+
+def is_weight(node: Any) -> bool:
+    """Whether a node of a module's tree is a curve."""
+    return isinstance(node, Weight)
+
+
+def resolve(module: _Module, t: Time) -> _Module:
+    """Replace every curve in a module by its value at t.
+
+    Example:
+        >>> import haliax as hax, jax
+        >>> In, Out = hax.make_axes(embed=2, mlp=3)
+        >>> curve = Shared(Linear.init((In,), (Out,), key=jax.random.key(0)))
+        >>> resolve({"up": curve}, 0.5)["up"].weight.axes
+        (Axis(name='embed', size=2), Axis(name='mlp', size=3))
+    """
+    return map_weights(lambda weight: weight.at(t), module)
+
+
+def map_weights(function: Callable[[Weight], Any], module: _Module) -> _Module:
+    """Replace every curve in a module by a function of it; leave the rest alone."""
+    return jax.tree.map(
+        lambda node: function(node) if is_weight(node) else node, module, is_leaf=is_weight
+    )
+
+
+def _map_named(function: Callable[..., Array], *parts: Any) -> Any:
+    """Map arrays to arrays, naming a leading axis "layers" where one came to be."""
+
+    def apply(leaf: NamedArray, *others: Any) -> NamedArray:
+        array = function(leaf.array, *(getattr(other, "array", other) for other in others))
+        names = [name for name in leaf.axis_names if name not in ("layers", "basis")]
+        return hax.named(array, ["layers"] * (array.ndim - len(names)) + names)
+
+    return jax.tree.map(apply, *parts, is_leaf=lambda node: isinstance(node, NamedArray))
+
+
+class Shared(Weight):
+    """W(t) = W: one layer, applied L times."""
+
+    before_scan: ClassVar[bool] = False
+    value: Part
+
+    def at(self, t: Time) -> Any:
+        """The same part at every depth."""
+        times = np.shape(t)
+        return _map_named(lambda array: jnp.broadcast_to(array, times + array.shape), self.value)
+
+
+class PerLayer(Weight):
+    """W(t_i) = W_i: a table with one entry a layer, constant between them.
+
+    Entry i answers for times in (knot i-1, knot i]; a twice as fine grid uses each entry twice.
+    """
+
+    before_scan: ClassVar[bool] = True
+    table: Part
+    knots: tuple[float, ...] = eqx.field(static=True)
+
+    def at(self, t: Time) -> Any:
+        """Entries of the table; the table itself, without a copy, on its own grid."""
+        index = layer_index(t, self.knots)
+        if isinstance(index, np.ndarray) and np.array_equal(index, np.arange(len(self.knots))):
+            return self.table
+        return _map_named(lambda array: jnp.take(array, index, axis=0), self.table)
+
+
+class Generated(Weight):
+    """W(t) = F_0 + sum_k e_k(t) F_k with e = MLP(embedding(t)): a learned basis over depth.
+
+    `offset` is F_0, where a number (0 for biases, 1 for the weights of norms) is not trained, as in
+    Tong et al.; `basis` is F_1 ... F_T with a leading axis "basis". At a vector of L times this is
+    one matrix product, [L, T] x [T, size], which reads the basis once and not L times.
+    """
+
+    before_scan: ClassVar[bool] = True
+    offset: Any
+    basis: Part
+    network: TimeNetwork
+
+    def at(self, t: Time) -> Any:
+        """The basis, combined with the coefficients at t."""
+        coefficients = self.network.at(t)
+
+        def combine(basis: Array, offset: Any) -> Array:
+            flat = coefficients @ basis.reshape(basis.shape[0], -1)
+            value = flat.reshape(coefficients.shape[:-1] + basis.shape[1:])
+            if isinstance(offset, Array):
+                offset = offset.reshape((1,) * (value.ndim - offset.ndim) + offset.shape)
+            return value + offset
+
+        return _map_named(combine, self.basis, self.offset)
+
+
+class Gated(Weight):
+    """W(t) = W * 2 sigmoid(g(t)), with g = MLP(embedding(t)) zero at the start.
+
+    There is one network for each group of axes that has a gate of its own: the input axes, the
+    output axes, both (a product, rank one), or all axes together (element-wise). The bias is shared.
+    """
+
+    before_scan: ClassVar[bool] = False
+    base: Linear
+    gates: tuple[TimeNetwork, ...]
+    start: Literal["identity", "sigmoid"] = eqx.field(static=True)
+
+    def at(self, t: Time) -> Linear:
+        """The base map with its weight scaled by the gates at t."""
+        times = np.shape(t)
+        full = _map_named(lambda array: jnp.broadcast_to(array, times + array.shape), self.base)
+        weight = full.weight.array
+        for network in self.gates:
+            weight *= self._gate(network, t)
+        return eqx.tree_at(lambda m: m.weight, full, hax.named(weight, full.weight.axes))
+
+    def _gate(self, network: TimeNetwork, t: Time) -> Array:
+        """The gate of one network, with axes of size one where it does not act."""
+        gate = jax.nn.sigmoid(network.at(t)) * (2.0 if self.start == "identity" else 1.0)
+        acts_on = {axis.name for axis in network.out.Out}
+        axes = self.base.In + self.base.Out
+        shape = tuple(axis.size if axis.name in acts_on else 1 for axis in axes)
+        return gate.reshape(np.shape(t) + shape)
+
+
+class LowRank(Weight):
+    """W(t) = W + U diag(s(t)) V, with s = MLP(embedding(t)) zero at the start.
+
+    `base` may itself be a curve: then this is an adapter of it (LoRA that is a function of depth).
+    """
+
+    before_scan: ClassVar[bool] = False
+    base: Linear | Weight
+    down: Linear
+    up: Linear
+    network: TimeNetwork
+
+    def at(self, t: Time) -> Linear:
+        """The base map at t with the low-rank part added to its weight."""
+        base = resolve(self.base, t) if is_weight(self.base) else Shared(self.base).at(t)
+        scale = self.network.at(t)[..., None, :]
+        down = self.down.weight.array.reshape((1,) * (scale.ndim - 2) + (-1, scale.shape[-1]))
+        up = self.up.weight.array.reshape(scale.shape[-1], size_of(self.up.Out))
+        weight = base.weight.array + ((down * scale) @ up).reshape(base.weight.array.shape)
+        return eqx.tree_at(lambda m: m.weight, base, hax.named(weight, base.weight.axes))

@@ -1,0 +1,14 @@
+"""Strict JAX: no silent promotion of ranks or types, in any test.
+
+Most of the suite's time is compilation, which XLA's lowest level of optimisation shortens fourfold.
+Tests that measure compilation start processes of their own.
+"""
+
+import os
+
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
+import jax  # noqa: E402
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")

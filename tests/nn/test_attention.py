@@ -1,0 +1,88 @@
+"""Attention against a loop in double precision, and its properties."""
+
+import haliax as hax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qkvflow.nn import Attention
+from qkvflow.nn.attention import causal_attention, fused_attention, rotary_angles, rotate
+from tests.support import difference, randomised, small_config
+
+B, K, G, T, D = 2, 2, 3, 11, 4
+
+
+def random_qkv(length=T):
+    keys = jax.random.split(jax.random.key(0), 3)
+    shapes = (B, K, G, length, D), (B, K, length, D), (B, K, length, D)
+    return [jax.random.normal(k, s) for k, s in zip(keys, shapes)]
+
+
+def attention_by_loop(q, k, v):
+    """Softmax over past and present, one query at a time."""
+    out = np.zeros_like(q)
+    for b, h, g, i in np.ndindex(*q.shape[:-1]):
+        scores = k[b, h, : i + 1] @ q[b, h, g, i] / np.sqrt(q.shape[-1])
+        weights = np.exp(scores - scores.max())
+        out[b, h, g, i] = (weights / weights.sum()) @ v[b, h, : i + 1]
+    return out
+
+
+def test_causal_attention_is_the_loop():
+    q, k, v = random_qkv()
+    expected = attention_by_loop(*(np.asarray(a, np.float64) for a in (q, k, v)))
+    assert difference(causal_attention(q, k, v), expected) < 1e-5
+
+
+@pytest.mark.parametrize("length", [1, 2, 64])
+def test_the_fused_kernel_is_the_same_function_with_the_same_gradients(length):
+    qkv = random_qkv(length)
+    written_out = jax.value_and_grad(lambda a: jnp.sum(causal_attention(*a) ** 2))(qkv)
+    fused = jax.value_and_grad(lambda a: jnp.sum(fused_attention(*a) ** 2))(qkv)
+    assert difference(written_out, fused) < 2e-4
+
+
+def test_attention_from_an_offset_is_the_end_of_attention_from_the_start():
+    q, k, v = random_qkv()
+    whole = causal_attention(q, k, v)
+    end = causal_attention(q[:, :, :, 7:], k, v, 7)
+    assert difference(whole[:, :, :, 7:], end) < 1e-6
+
+
+def test_rotary_scores_depend_on_the_distance_only():
+    q, k = jax.random.normal(jax.random.key(0), (2, 1, D))
+
+    def score(i, j):
+        turned_q = rotate(q[None], rotary_angles(1, i, D, 100.0))
+        turned_k = rotate(k[None], rotary_angles(1, j, D, 100.0))
+        return float(jnp.sum(turned_q * turned_k))
+
+    assert abs(score(9, 5) - score(104, 100)) < 1e-4
+    assert abs(score(9, 5) - score(9, 6)) > 1e-3
+
+
+def test_rotation_keeps_lengths():
+    x = jax.random.normal(jax.random.key(0), (T, D))
+    turned = rotate(x, rotary_angles(T, 3, D, 100.0))
+    assert difference(jnp.sum(x**2, -1), jnp.sum(turned**2, -1)) < 1e-5
+
+
+def test_without_rotation_or_position_table_attention_ignores_the_order_of_the_past():
+    config = small_config()
+    part = randomised(Attention.init(config, key=jax.random.key(0), out_gain=1.0))
+    x = jax.random.normal(jax.random.key(1), (1, 5, config.hidden_dim))
+    shuffled = x[:, jnp.array([2, 0, 3, 1, 4])]
+    last = [part(hax.named(a, ("batch", "position", "embed")))[0].array[0, -1] for a in (x, shuffled)]
+    assert difference(*last) < 1e-5
+
+
+def test_dropout_needs_a_key_and_keeps_the_mean():
+    q, k, v = random_qkv()
+    plain = causal_attention(q, k, v)
+    assert difference(causal_attention(q, k, v, pdrop=0.5), plain) == 0.0
+    keys = jax.random.split(jax.random.key(0), 4000)
+    dropped = jax.vmap(lambda key: causal_attention(q, k, v, pdrop=0.5, key=key))(keys)
+    assert difference(dropped[0], plain) > 0.1
+    error = jnp.abs(dropped.mean(0) - plain) / (dropped.std(0) / np.sqrt(4000) + 1e-6)
+    assert float(error.max()) < 6.0, f"{float(error.max())} standard errors"

@@ -1,0 +1,149 @@
+"""Fields and integrators: definitions, closed forms, observed order of convergence."""
+
+import haliax as hax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qkvflow.nn import TABLEAUS, Block, Shared, Steps, integrate
+from qkvflow.nn.families import FAMILIES
+from qkvflow.nn.linear import Linear
+from qkvflow.nn.weights import resolve
+from tests.support import FIXED_STEP, difference, randomised, small_config
+
+X = ("batch", "position", "embed")
+
+
+def random_x(config, length=5):
+    return hax.named(jax.random.normal(jax.random.key(9), (2, length, config.hidden_dim)), X)
+
+
+def block_of_curves(weights, **changes):
+    config = small_config(weights=weights, **changes)
+    make = lambda key: Block.init(config, key=key)  # noqa: E731
+    return config, randomised(FAMILIES[weights](make, config, key=jax.random.key(0)), scale=0.1)
+
+
+@pytest.mark.parametrize("order", ["sequential", "parallel"])
+def test_a_field_is_the_sum_of_what_its_parts_add(order):
+    config, curves = block_of_curves(
+        "gated", parts=("attention", "ssm", "mlp"), order=order, integrator="euler"
+    )
+    block = resolve(curves, 0.5)
+    x = random_x(config)
+    seen, total = x, 0.0
+    for name in ("attention", "ssm", "mlp"):
+        sub = block.parts[name]
+        change, _ = sub.part(sub.norm(seen))
+        total = total + change
+        if order == "sequential":
+            seen = seen + change
+    assert difference(block(x)[0].array, total.array) < 1e-5
+
+
+def test_a_residual_step_adds_the_field_and_an_euler_step_a_share_of_it():
+    config, curves = block_of_curves(
+        "gated", num_layers=3, parts=("attention", "mlp"), order="parallel", integrator="euler"
+    )
+    x = random_x(config)
+    for name, step in (("residual", 1.0), ("euler", 1 / 3)):
+        expected = x
+        for t in (1 / 3, 2 / 3, 1.0):
+            expected = expected + step * resolve(curves, np.float32(t))(expected)[0]
+        tableau = TABLEAUS[name]
+        got, _ = integrate(curves, x, tableau, Steps.of(tableau, 3))
+        assert difference(got.array, expected.array) < 1e-5, name
+
+
+class Decay(Block):
+    """dx/dt = -x t', with the weight as t': a field whose solution is known."""
+
+    def __call__(self, x, *, cache=None, offset=0, key=None):
+        return x * self.parts["rate"].weight.array, None
+
+
+@pytest.mark.parametrize(("name", "order"), [("euler", 1), ("heun", 2), ("rk4", 4)])
+def test_a_linear_field_is_followed_as_the_method_s_stability_function_says(name, order):
+    rate = Linear(hax.named(jnp.array(-0.7), ()), None, (), ())
+    curves = Decay({"rate": Shared(rate)}, ("rate",), True)
+    x = hax.named(jnp.ones((1, 1, 1)), X)
+    steps = 5
+    z = -0.7 / steps
+    growth = sum(z**k / np.prod(np.arange(1.0, k + 1)) for k in range(order + 1))
+    got, _ = integrate(curves, x, TABLEAUS[name], Steps.of(TABLEAUS[name], steps))
+    assert abs(float(got.array[0, 0, 0]) - growth**steps) < 1e-6
+
+
+@pytest.mark.parametrize(("name", "order"), [("euler", 1), ("heun", 2), ("rk4", 4)])
+@pytest.mark.parametrize("parts", [("attention", "mlp"), ("attention", "ssm")])
+def test_observed_order_of_convergence_on_a_real_block(name, order, parts):
+    with jax.enable_x64(True):
+        config, curves = block_of_curves(
+            "generated",
+            parts=parts,
+            order="sequential",
+            integrator="euler",
+            time_embedding="learned_fourier",
+        )
+        curves, x = (
+            jax.tree.map(lambda a: jnp.asarray(a, jnp.float64) if hasattr(a, "dtype") else a, tree)
+            for tree in (curves, random_x(config))
+        )
+
+        def solve(name, depth):
+            tableau = TABLEAUS[name]
+            steps = _double_precision(Steps.of(tableau, depth), tableau, depth)
+            return np.asarray(integrate(curves, x, tableau, steps)[0].array)
+
+        exact = solve("rk4", 512)
+        errors = [np.max(np.abs(solve(name, n) - exact)) for n in (16, 32, 64)]
+    observed = np.log2(np.array(errors[:-1]) / errors[1:])
+    assert np.all(np.abs(observed - order) < 0.35), f"errors {errors}, orders {observed}"
+
+
+def _double_precision(steps, tableau, depth):
+    """The same grid without float32 rounding, which would hide fourth order."""
+    ends = np.arange(1, depth + 1) / depth
+    times = ends[:, None] - (1 - np.asarray(tableau.c))[None] / depth
+    assert np.max(np.abs(times - steps.times)) < 1e-6
+    return steps._replace(times=times, sizes=np.full(depth, 1 / depth))
+
+
+@pytest.mark.parametrize("name", FIXED_STEP)
+def test_steps_of_the_default_grid_and_of_the_same_grid_given(name):
+    tableau = TABLEAUS[name]
+    for depth in (1, 3, 7, 93):
+        default = Steps.of(tableau, depth)
+        ends = np.arange(1, depth + 1) / depth
+        assert np.array_equal(default.times[:, -1], ends.astype(np.float32))
+        expected = 1.0 if name == "residual" else 1 / depth
+        assert np.allclose(default.sizes, expected, rtol=1e-6)
+        for given in (ends, jnp.asarray(ends)):
+            other = Steps.of(tableau, 2, given)
+            assert np.allclose(other.times, default.times, atol=1e-6)
+            assert np.allclose(other.sizes, default.sizes, rtol=1e-4)
+
+
+def test_frozen_time_is_the_same_time_in_every_layer_and_stage():
+    steps = Steps.of(TABLEAUS["rk4"], 3, 0.25)
+    assert np.array_equal(steps.times, np.full((3, 4), 0.25, np.float32))
+    assert np.allclose(steps.sizes, 1 / 3)
+
+
+@pytest.mark.parametrize("remat", ["none", "dots", "full"])
+@pytest.mark.parametrize("weights", list(FAMILIES))
+def test_rematerialisation_changes_no_gradient(remat, weights):
+    config, curves = block_of_curves(
+        weights, parts=("attention", "ssm"), order="sequential", integrator="heun"
+    )
+    x = random_x(config)
+
+    def loss(curves, remat):
+        tableau = TABLEAUS["heun"]
+        y, _ = integrate(curves, x, tableau, Steps.of(tableau, 2), remat=remat)
+        return jnp.sum(jnp.sin(y.array))
+
+    grad = jax.jit(jax.grad(loss, allow_int=True), static_argnums=1)
+    arrays = lambda tree: [a for a in jax.tree.leaves(tree) if a.dtype == jnp.float32]  # noqa: E731
+    assert difference(arrays(grad(curves, remat)), arrays(grad(curves, "none"))) < 2e-5

@@ -1,0 +1,186 @@
+"""The selective state-space recurrence: three routes, every gradient, extremes."""
+
+import haliax as hax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qkvflow.nn import SelectiveSSM
+from qkvflow.nn.ssm_scan import causal_conv, inverse_softplus, scan_by_chunks, scan_by_loop, scan_step
+from tests.support import difference, float64, randomised, small_config
+
+NAMES = ("x", "delta", "A", "B", "C", "state")
+
+
+def random_inputs(length, *, batch=2, heads=3, channels=4, states=5, seed=0):
+    k = jax.random.split(jax.random.key(seed), 6)
+    return (
+        jax.random.normal(k[0], (batch, length, heads, channels)),
+        jax.nn.softplus(jax.random.normal(k[1], (batch, length, heads)) - 1.0),
+        -jnp.exp(jax.random.normal(k[2], (heads,))),
+        jax.random.normal(k[3], (batch, length, states)),
+        jax.random.normal(k[4], (batch, length, states)),
+        jax.random.normal(k[5], (batch, heads, channels, states)),
+    )
+
+
+def scan_in_python(x, delta, A, B, C, state):
+    """The two lines of the definition, in numpy, for every position, head and channel."""
+    y = np.zeros_like(x)
+    state = state.copy()
+    for t in range(x.shape[1]):
+        for b, h in np.ndindex(*state.shape[:2]):
+            state[b, h] = np.exp(delta[b, t, h] * A[h]) * state[b, h] + delta[b, t, h] * np.outer(
+                x[b, t, h], B[b, t]
+            )
+            y[b, t, h] = state[b, h] @ C[b, t]
+    return y, state
+
+
+def loss_and_gradients(route, inputs):
+    """A scalar of outputs and last state, and its gradient to every input."""
+
+    def loss(inputs):
+        y, state = route(*inputs)
+        return jnp.sum(jnp.sin(y)) + jnp.sum(jnp.cos(state))
+
+    return jax.value_and_grad(loss)(inputs)
+
+
+def test_the_loop_is_the_definition():
+    inputs = random_inputs(9)
+    expected = scan_in_python(*(np.asarray(a, np.float64) for a in inputs))
+    assert difference(scan_by_loop(*inputs), expected) < 1e-5
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 37, 64, 100])
+@pytest.mark.parametrize("chunk_size", [1, 8, 64])
+def test_chunks_agree_with_the_double_precision_loop_in_value_and_every_gradient(length, chunk_size):
+    inputs = random_inputs(length)
+    with jax.enable_x64(True):
+        exact = scan_by_loop(*float64(inputs))
+        exact_loss = loss_and_gradients(scan_by_loop, float64(inputs))
+    chunked = lambda *a: scan_by_chunks(*a, chunk_size=chunk_size)  # noqa: E731
+    scale = max(1.0, float(np.max(np.abs(exact[0]))))
+    assert difference(chunked(*inputs), exact) < 1e-4 * scale
+    loss, gradients = loss_and_gradients(chunked, inputs)
+    for name, ours, true in zip(NAMES, gradients, exact_loss[1]):
+        scale = max(1.0, float(np.max(np.abs(true))))
+        error = difference(ours, true) / scale
+        assert error < 1e-4, f"gradient of {name}: {error}"
+    assert abs(float(loss) - float(exact_loss[0])) < 1e-4 * max(1.0, abs(float(exact_loss[0])))
+
+
+def test_steps_with_a_carried_state_agree_with_the_double_precision_loop():
+    inputs = random_inputs(37)
+    with jax.enable_x64(True):
+        exact, exact_state = scan_by_loop(*float64(inputs))
+    x, delta, A, B, C, state = inputs
+    for t in range(37):
+        y, state = scan_step(state, x[:, t], delta[:, t], A, B[:, t], C[:, t])
+        assert difference(y, exact[:, t]) < 1e-4
+    assert difference(state, exact_state) < 1e-4
+
+
+def test_a_scan_in_two_halves_is_the_whole_scan():
+    x, delta, A, B, C, state = random_inputs(21)
+    whole, last = scan_by_chunks(x, delta, A, B, C, state, chunk_size=8)
+    first, middle = scan_by_chunks(x[:, :10], delta[:, :10], A, B[:, :10], C[:, :10], state, chunk_size=8)
+    second, end = scan_by_chunks(
+        x[:, 10:], delta[:, 10:], A, B[:, 10:], C[:, 10:], middle, chunk_size=8
+    )
+    assert difference(jnp.concatenate([first, second], 1), whole) < 1e-5
+    assert difference(end, last) < 1e-5
+
+
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e4])
+def test_extreme_step_sizes_at_length_4096_are_finite_and_right(size):
+    x, delta, A, B, C, state = random_inputs(4096, batch=1, heads=2, channels=2, states=3)
+    # Mixed with ordinary ones: forgetting everything now and then must not blur what follows.
+    delta = jnp.where(jax.random.bernoulli(jax.random.key(5), 0.5, delta.shape), delta, size)
+    inputs = (x, delta, A, B, C, state)
+    with jax.enable_x64(True):
+        exact, _ = scan_by_loop(*float64(inputs))
+    y, last = scan_by_chunks(*inputs, chunk_size=64)
+    gradients = jax.grad(lambda i: jnp.sum(scan_by_chunks(*i, chunk_size=64)[0]))(inputs)
+    assert all(bool(jnp.isfinite(a).all()) for a in jax.tree.leaves((y, last, gradients)))
+    error = difference(y, exact) / float(np.max(np.abs(exact)))
+    assert error < 1e-4, f"relative to the largest output: {error}"
+
+
+def test_causal_convolution():
+    x = jax.random.normal(jax.random.key(0), (2, 7, 3))
+    kernel = jax.random.normal(jax.random.key(1), (4, 3))
+    past = jax.random.normal(jax.random.key(2), (2, 3, 3))
+    padded = np.concatenate([past, x], axis=1)
+    expected = np.stack(
+        [sum(padded[:, t + k] * np.asarray(kernel[k]) for k in range(4)) for t in range(7)], axis=1
+    )
+    y, last = causal_conv(x, kernel, past)
+    assert difference(y, expected) < 1e-5
+    assert difference(last, x[:, -3:]) == 0.0
+    y1, middle = causal_conv(x[:, :2], kernel, past)
+    y2, _ = causal_conv(x[:, 2:], kernel, middle)
+    assert difference(jnp.concatenate([y1, y2], 1), y) < 1e-6
+
+
+def make_part(**changes):
+    config = small_config(**changes)
+    return config, randomised(SelectiveSSM.init(config, key=jax.random.key(0), out_gain=1.0))
+
+
+def random_x(config, length=20):
+    x = jax.random.normal(jax.random.key(3), (2, length, config.hidden_dim))
+    return hax.named(x, ("batch", "position", "embed"))
+
+
+def test_delta_b_and_c_change_with_the_input(monkeypatch):
+    config, part = make_part()
+    seen = []
+
+    def spy(x, delta, A, B, C, state, *, chunk_size):
+        seen.append({"delta": delta, "B": B, "C": C})
+        return scan_by_chunks(x, delta, A, B, C, state, chunk_size=chunk_size)
+
+    monkeypatch.setattr("qkvflow.nn.ssm.scan_by_chunks", spy)
+    part(random_x(config))
+    part(random_x(config) * 1.5)
+    for name in ("delta", "B", "C"):
+        assert difference(seen[0][name], seen[1][name]) > 1e-2, name
+        assert float(jnp.std(seen[0][name], axis=1).max()) > 1e-2, f"{name} over positions"
+
+
+@pytest.mark.parametrize("raw", [-50.0, 0.0, 50.0])
+def test_the_state_never_grows_by_itself(raw):
+    rate = -jax.nn.softplus(jnp.array([raw]))
+    assert float(rate[0]) <= 0.0
+    zero = jnp.zeros((1, 1, 1)), jnp.ones((1, 1)), rate, jnp.zeros((1, 1)), jnp.zeros((1, 1))
+    state = jnp.ones((1, 1, 1, 1))
+    assert float(scan_step(state, *zero)[1].max()) <= 1.0
+
+
+def test_inverse_softplus():
+    y = jnp.array([1e-3, 0.1, 1.0, 16.0])
+    assert difference(jax.nn.softplus(inverse_softplus(y)), y) < 1e-5
+
+
+def test_the_cached_part_continues_the_uncached_one():
+    config, part = make_part()
+    x = random_x(config)
+    whole, none = part(x)
+    assert none is None
+    cache = part.empty_cache(2, 20, jnp.float32)
+    outputs = []
+    for piece in (slice(0, 11), *(slice(i, i + 1) for i in range(11, 20))):
+        y, cache = part(hax.named(x.array[:, piece], x.axis_names), cache=cache)
+        outputs.append(y.array)
+    assert difference(jnp.concatenate(outputs, axis=1), whole.array) < 1e-4
+
+
+def test_step_sizes_start_in_their_range():
+    config = small_config(ssm_delta_min=0.01, ssm_delta_max=0.02, ssm_head_size=1)
+    part = SelectiveSSM.init(config, key=jax.random.key(0), out_gain=1.0)
+    delta = np.asarray(jax.nn.softplus(part.delta_bias.weight.array))
+    assert delta.min() > 0.0099
+    assert delta.max() < 0.0201

@@ -1,0 +1,160 @@
+"""Weights as curves: every family against its formula, one time against many."""
+
+import equinox as eqx
+import haliax as hax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qkvflow.nn import Gated, Generated, Linear, LowRank, Norm, PerLayer, Shared, resolve
+from qkvflow.nn.families import FAMILIES, low_rank_curve
+from qkvflow.nn.time_embed import layer_times
+from tests.support import WEIGHTS, difference, randomised, small_config
+
+In, Mid, Out = hax.make_axes(embed=5, heads=2, mlp=3)
+TIMES = layer_times(7)
+
+
+def make_layer(key):
+    k1, k2 = jax.random.split(key)
+    return {
+        "map": Linear.init((In,), (Mid, Out), key=k1, bias=True),
+        "vector": Linear.init((), (Mid,), key=k2),
+        "norm": Norm.init(In, "layer", bias=True, epsilon=1e-5),
+    }
+
+
+def curves(weights, **changes):
+    config = small_config(weights=weights, num_layers=4, **changes)
+    return randomised(FAMILIES[weights](make_layer, config, key=jax.random.key(0)))
+
+
+EVERY_GATE = [("gated", {"gate": g, "gate_start": s}) for g in ("input", "output", "both", "element")
+              for s in ("identity", "sigmoid")]
+EVERY_CURVE = [(w, {}) for w in WEIGHTS if w != "gated"] + EVERY_GATE + [
+    (w, {"time_embedding": e})
+    for w in ("generated", "gated", "low_rank")
+    for e in ("learned_fourier", "layer_vector")
+]
+
+
+@pytest.mark.parametrize(("weights", "changes"), EVERY_CURVE)
+@pytest.mark.parametrize("concrete", [True, False])
+def test_a_vector_of_times_gives_each_time_s_value(weights, changes, concrete):
+    layer = curves(weights, **changes)
+    times = TIMES if concrete else jnp.asarray(TIMES)
+    together = resolve(layer, times)
+    for i, t in enumerate(times):
+        alone = resolve(layer, t)
+        one = jax.tree.map(lambda a: a[i], together)
+        assert difference(one, alone) < 1e-6, f"{weights} at t = {t}: {difference(one, alone)}"
+    assert together["map"].weight.axis_names == ("layers", "embed", "heads", "mlp")
+    assert alone["map"].weight.axis_names == ("embed", "heads", "mlp")
+    assert together["norm"].bias.axis_names == ("layers", "embed")
+
+
+@pytest.mark.parametrize("weights", [w for w in WEIGHTS if w != "shared"])
+def test_the_weights_change_with_depth(weights):
+    layer = curves(weights)
+    first, last = resolve(layer, 0.25)["map"], resolve(layer, 1.0)["map"]
+    assert difference(first.weight, last.weight) > 1e-2
+
+
+def test_shared_does_not_change_with_depth():
+    layer = curves("shared")
+    assert difference(resolve(layer, 0.25), resolve(layer, 1.0)) == 0.0
+
+
+def test_generated_is_the_offset_and_a_combination_of_the_basis():
+    layer = curves("generated")
+    curve = layer["map"]
+    assert isinstance(curve, Generated)
+    e = curve.network.at(0.3)
+    weight = curve.offset.weight.array + sum(e[k] * curve.basis.weight.array[k] for k in range(6))
+    bias = sum(e[k] * curve.basis.bias.array[k] for k in range(6))
+    assert difference(curve.at(0.3).weight.array, weight) < 1e-6
+    assert difference(curve.at(0.3).bias.array, bias) < 1e-6
+    norm = layer["norm"]
+    scale = 1.0 + jnp.einsum("k,ke->e", norm.network.at(0.3), norm.basis.weight.array)
+    assert difference(norm.at(0.3).weight.array, scale) < 1e-6
+
+
+def test_generated_makes_all_layers_in_one_matrix_product():
+    curve = curves("generated")["map"]
+    jaxpr = str(jax.make_jaxpr(lambda c: c.at(TIMES).weight.array)(curve))
+    assert jaxpr.count("dot_general") == 4, "two for the time network, one for all weights, biases"
+
+
+@pytest.mark.parametrize("gate", ["input", "output", "both", "element"])
+def test_gated_scales_the_base_weights(gate):
+    curve = curves("gated", gate=gate)["map"]
+    assert isinstance(curve, Gated)
+    shapes = {"input": [(5, 1, 1)], "output": [(1, 2, 3)], "element": [(5, 2, 3)]}
+    shapes["both"] = shapes["input"] + shapes["output"]
+    expected = curve.base.weight.array
+    for network, shape in zip(curve.gates, shapes[gate], strict=True):
+        expected *= 2 * jax.nn.sigmoid(network.at(0.3)).reshape(shape)
+    assert difference(curve.at(0.3).weight.array, expected) < 1e-6
+    assert difference(curve.at(0.3).bias, curve.base.bias) == 0.0
+
+
+@pytest.mark.parametrize("gate", ["input", "output", "both", "element"])
+@pytest.mark.parametrize(("start", "factor"), [("identity", 1.0), ("sigmoid", 0.5)])
+def test_gates_start_exactly(gate, start, factor):
+    config = small_config(weights="gated", gate=gate, gate_start=start)
+    curve = FAMILIES["gated"](make_layer, config, key=jax.random.key(0))["map"]
+    factor = factor ** len(curve.gates)
+    assert difference(curve.at(TIMES[3]).weight.array, factor * curve.base.weight.array) == 0.0
+
+
+def test_low_rank_adds_a_matrix_of_that_rank():
+    curve = curves("low_rank")["map"]
+    assert isinstance(curve, LowRank)
+    down, up = curve.down.weight.array, curve.up.weight.array.reshape(2, 6)
+    part = (down @ jnp.diag(curve.network.at(0.3)) @ up).reshape(5, 2, 3)
+    assert difference(curve.at(0.3).weight.array, curve.base.weight.array + part) < 1e-6
+    added = np.asarray(curve.at(0.3).weight.array - curve.base.weight.array).reshape(5, 6)
+    assert np.linalg.matrix_rank(added, tol=1e-4) == 2
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_low_rank_adapts_any_other_curve_and_starts_as_that_curve(weights):
+    base = curves(weights)["map"]
+    config = small_config()
+    adapter = low_rank_curve(make_layer(jax.random.key(1))["map"], config, key=jax.random.key(2))
+    adapter = eqx.tree_at(lambda a: a.base, adapter, base)
+    assert difference(adapter.at(TIMES), resolve(base, TIMES)) == 0.0
+    trained = eqx.tree_at(lambda a: a.network, adapter, randomised(adapter.network))
+    together = trained.at(TIMES).weight.array
+    for i, t in enumerate(TIMES):
+        assert difference(together[i], trained.at(t).weight.array) < 1e-6
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 6, 93, 99, 105, 250])
+def test_a_table_finds_every_layer_on_its_own_grid(depth):
+    numbers = hax.arange(hax.Axis("layers", depth))
+    part = Linear(numbers, None, (), ())
+    curve = PerLayer(part, tuple(map(float, layer_times(depth))))
+    for times in (layer_times(depth), jnp.asarray(layer_times(depth))):
+        assert curve.at(times).weight.array.tolist() == list(range(depth))
+        assert [int(curve.at(t).weight.array) for t in times] == list(range(depth))
+
+
+def test_a_table_on_its_own_grid_is_not_copied():
+    curve = curves("per_layer")["map"]
+    assert curve.at(layer_times(4)) is curve.table
+
+
+def test_a_finer_grid_repeats_entries_and_a_coarser_one_skips_them():
+    part = Linear(hax.arange(hax.Axis("layers", 4)), None, (), ())
+    curve = PerLayer(part, tuple(map(float, layer_times(4))))
+    assert curve.at(layer_times(8)).weight.array.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert curve.at(layer_times(2)).weight.array.tolist() == [1, 3]
+    assert int(curve.at(0.0).weight.array) == 0
+
+
+def test_resolve_leaves_what_is_no_curve_alone():
+    ordinary = make_layer(jax.random.key(0))
+    assert difference(resolve(ordinary, 0.5), ordinary) == 0.0
+    assert isinstance(resolve({"a": Shared(ordinary["map"])}, 0.5)["a"], Linear)

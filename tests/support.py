@@ -1,0 +1,70 @@
+"""What the tests share: a small configuration, random parameters, random tokens."""
+
+import equinox as eqx
+import haliax as hax
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qkvflow.config import Gpt2Config
+from qkvflow.nn.families import FAMILIES
+
+FIXED_STEP = ("residual", "euler", "heun", "rk4")
+FLAVOURS = ("gpt2", "llama")
+WEIGHTS = tuple(FAMILIES)
+
+
+def small_config(**changes):
+    """A model that compiles fast and has every feature: grouped queries, several chunks."""
+    fields = {
+        "num_layers": 2,
+        "hidden_dim": 16,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "vocab_size": 13,
+        "max_position_embeddings": 128,
+        "mlp_ratio": 2,
+        "time_embed_dim": 6,
+        "sinusoidal_dim": 3,
+        "low_rank": 2,
+        "ssm_state_size": 4,
+        "ssm_head_size": 8,
+        "ssm_chunk_size": 8,
+    }
+    return Gpt2Config(**{**fields, **changes})
+
+
+def randomised(tree, seed=0, scale=0.3):
+    """The same tree with noise on every array, so that no gate, adapter or bias is at its start."""
+    noise = np.random.default_rng(seed)
+
+    def shake(leaf):
+        if not eqx.is_inexact_array(leaf):
+            return leaf
+        return jnp.asarray(np.asarray(leaf) + scale * noise.normal(size=leaf.shape), leaf.dtype)
+
+    return jax.tree.map(shake, tree)
+
+
+def token_ids(config, *, batch=2, length=9, seed=1):
+    """Random ids with the axes batch and position."""
+    ids = np.random.default_rng(seed).integers(0, config.vocab_size, (batch, length))
+    return hax.named(jnp.asarray(ids, jnp.int32), ("batch", "position"))
+
+
+def difference(a, b):
+    """The largest absolute difference of two trees of arrays."""
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return max(float(np.max(np.abs(np.asarray(x) - np.asarray(y)))) for x, y in pairs)
+
+
+def parameter_count(tree):
+    """The idiom of the documentation."""
+    return sum(x.size for x in jax.tree_util.tree_leaves(eqx.filter(tree, eqx.is_array)))
+
+
+def float64(tree):
+    """The same tree in double precision; needs jax.enable_x64."""
+    return jax.tree.map(
+        lambda x: jnp.asarray(np.asarray(x), jnp.float64) if eqx.is_inexact_array(x) else x, tree
+    )
