@@ -8,7 +8,7 @@ import os
 
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
-import jax  # noqa: E402
+import jax
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")

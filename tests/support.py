@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from qkvflow.config import Gpt2Config
+from qkvflow.models import build_model
 from qkvflow.nn.families import FAMILIES
 
 FIXED_STEP = ("residual", "euler", "heun", "rk4")
@@ -39,11 +40,23 @@ def randomised(tree, seed=0, scale=0.3):
     noise = np.random.default_rng(seed)
 
     def shake(leaf):
-        if not eqx.is_inexact_array(leaf):
+        if not eqx.is_inexact_array_like(leaf) or isinstance(leaf, float):
             return leaf
         return jnp.asarray(np.asarray(leaf) + scale * noise.normal(size=leaf.shape), leaf.dtype)
 
     return jax.tree.map(shake, tree)
+
+
+def random_model(name, config, seed=0, scale=0.3):
+    """A named model at random parameters; its own start is never computed, which saves compiling it."""
+    shapes = eqx.filter_eval_shape(build_model, name, config, key=jax.random.key(0))
+    zeros = jax.tree.map(
+        lambda leaf: (
+            np.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+        ),
+        shapes,
+    )
+    return randomised(zeros, seed, scale)
 
 
 def token_ids(config, *, batch=2, length=9, seed=1):

@@ -126,7 +126,8 @@ class Gpt2Config:
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "Gpt2Config":
         """The inverse of `to_dict`; lists become tuples, unknown names are refused."""
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+        return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain JSON values."""
@@ -142,6 +143,11 @@ class Gpt2Config:
     def activation(self) -> str:
         """The MLP's activation function."""
         return self.activation_function or {"gpt2": "gelu", "llama": "silu"}[self.flavour]
+
+    @property
+    def norm(self) -> Literal["layer", "rms"]:
+        """The kind of norm."""
+        return "rms" if self.flavour == "llama" else "layer"
 
     @property
     def Embed(self) -> "Axis":
@@ -205,10 +211,27 @@ class Gpt2Config:
 
 
 _POSITIVE = (
-    "num_layers hidden_dim num_heads vocab_size max_position_embeddings mlp_ratio norm_epsilon "
-    "rotary_base time_embed_dim sinusoidal_dim low_rank ssm_state_size ssm_expand ssm_head_size "
-    "ssm_conv_width ssm_chunk_size ssm_delta_min adaptive_rtol adaptive_atol adaptive_max_steps"
-).split()
+    "num_layers",
+    "hidden_dim",
+    "num_heads",
+    "vocab_size",
+    "max_position_embeddings",
+    "mlp_ratio",
+    "norm_epsilon",
+    "rotary_base",
+    "time_embed_dim",
+    "sinusoidal_dim",
+    "low_rank",
+    "ssm_state_size",
+    "ssm_expand",
+    "ssm_head_size",
+    "ssm_conv_width",
+    "ssm_chunk_size",
+    "ssm_delta_min",
+    "adaptive_rtol",
+    "adaptive_atol",
+    "adaptive_max_steps",
+)
 _PROBABILITIES = ("attn_pdrop", "resid_pdrop", "embd_pdrop")
 
 

@@ -1,4 +1,4 @@
-"""Strict frozen dataclasses: unknown names, wrong types and wrong choices are sentences, all at once."""
+"""Strict frozen dataclasses: unknown names, wrong types and wrong choices are sentences."""
 
 import dataclasses
 import difflib

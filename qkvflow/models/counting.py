@@ -23,7 +23,7 @@ from qkvflow.nn.mlp import MLP
 from qkvflow.nn.norm import Norm
 from qkvflow.nn.ssm import SelectiveSSM
 from qkvflow.nn.time_embed import TimeNetwork
-from qkvflow.nn.weights import Gated, Generated, LowRank, Weight, is_weight, resolve
+from qkvflow.nn.weights import Gated, Generated, LowRank, Weight, resolve
 
 NORM, ACTIVATION, SOFTMAX, DECAY = 8, 10, 6, 5
 """Operations an element of what is not a matrix product."""
@@ -120,7 +120,7 @@ def _curve_flops(curve: Weight) -> int:
         return networks + len(curve.gates) * _size(curve.base.weight)
     if isinstance(curve, LowRank):
         rank = curve.up.In[0].size
-        inner = _curve_flops(curve.base) if is_weight(curve.base) else 0
+        inner = _curve_flops(curve.base) if isinstance(curve.base, Weight) else 0
         return networks + inner + 2 * rank * size_of(curve.up.Out) * size_of(curve.down.In)
     return networks
 
@@ -149,4 +149,5 @@ def training_memory(model: LanguageModel, batch: int, length: int) -> Memory:
 
     plan = jax.jit(jax.value_and_grad(loss)).lower(arrays, ids, ids).compile().memory_analysis()
     parameters = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arrays))
+    assert plan is not None, "this backend does not plan memory ahead"
     return Memory(parameters, int(plan.temp_size_in_bytes))

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from qkvflow.models.language_model import FlowLM, LanguageModel
-from qkvflow.nn.dynamic import TABLEAUS, Steps
+from qkvflow.nn.dynamic import Steps
 from qkvflow.nn.families import as_table
 from qkvflow.nn.weights import resolve
 
@@ -33,7 +33,7 @@ def unroll(model: LanguageModel, depth: int) -> FlowLM:
             "The adaptive integrator has no grid to unroll; build the model with a fixed-step "
             "integrator (residual, euler, heun or rk4) first."
         )
-    times = np.unique(Steps.of(TABLEAUS[config.integrator], int(depth)).times)
+    times = np.unique(Steps.of(model.tableau, int(depth)).times)
     blocks = as_table(resolve(model.transformer.blocks, times), tuple(map(float, times)))
     transformer = dataclasses.replace(model.transformer, blocks=blocks)
     unrolled = dataclasses.replace(config, weights="per_layer", num_layers=int(depth))

@@ -12,14 +12,14 @@ from jax import Array
 from qkvflow.config import Gpt2Config
 from qkvflow.models.checks import check_complete, check_ids, check_targets, check_time
 from qkvflow.models.presets import Preset
-from qkvflow.nn.dynamic import TABLEAUS, Block, Steps, integrate
+from qkvflow.nn.dynamic import TABLEAUS, Block, Steps, Tableau, integrate
 from qkvflow.nn.families import FAMILIES
 from qkvflow.nn.linear import Embedding, Linear, dropout
 from qkvflow.nn.norm import Norm
 from qkvflow.nn.time_embed import Time
 from qkvflow.nn.weights import resolve
 
-EMBEDDING_SCALE = 0.02
+EMBEDDING_SCALE = 0.1
 
 
 class Transformer(eqx.Module):
@@ -34,19 +34,16 @@ class Transformer(eqx.Module):
     def init(config: Gpt2Config, *, key: Array) -> "Transformer":
         """Positions are a table in the gpt2 flavour and rotations inside attention in llama."""
         k_tokens, k_positions, k_blocks = jax.random.split(key, 3)
-        kind = "rms" if config.flavour == "llama" else "layer"
         learned = config.flavour == "gpt2"
         return Transformer(
             wte=Embedding.init(config.Vocab, config.Embed, key=k_tokens, scale=EMBEDDING_SCALE),
-            wpe=Embedding.init(
-                config.Position, config.Embed, key=k_positions, scale=EMBEDDING_SCALE
-            )
+            wpe=Embedding.init(config.Position, config.Embed, key=k_positions, scale=EMBEDDING_SCALE)
             if learned
             else None,
-            blocks=FAMILIES[config.weights](
+            blocks=FAMILIES[str(config.weights)](
                 lambda k: Block.init(config, key=k), config, key=k_blocks
             ),
-            ln_f=Norm.init(config.Embed, kind, bias=config.bias, epsilon=config.norm_epsilon),
+            ln_f=Norm.init(config.Embed, config.norm, bias=config.bias, epsilon=config.norm_epsilon),
         )
 
 
@@ -114,16 +111,21 @@ class LanguageModel(eqx.Module):
         head = self.lm_head or _transposed(self.transformer.wte)
         return head(normed).array.astype(jnp.float32)
 
+    @property
+    def tableau(self) -> Tableau:
+        """The method of a fixed-step model."""
+        return TABLEAUS[str(self.config.integrator)]
+
     def steps(self, t: Time | None = None) -> Steps:
         """The grid over depth of a fixed-step model."""
-        return Steps.of(TABLEAUS[self.config.integrator], self.config.num_layers, t)
+        return Steps.of(self.tableau, self.config.num_layers, t)
 
     def extend(self, ids: Array, caches: Any, offset: Array | int) -> tuple[Array, Any]:
         """Logits of new ids [batch, position] that follow the `offset` positions in the caches."""
         x, caches = integrate(
             self.transformer.blocks,
             self.embed(ids, offset),
-            TABLEAUS[self.config.integrator],
+            self.tableau,
             self.steps(),
             caches=caches,
             offset=offset,
@@ -172,7 +174,7 @@ def final_state(model: LanguageModel, ids: Array, t: Time | None, key: Array | N
     return integrate(
         model.transformer.blocks,
         x,
-        TABLEAUS[config.integrator],
+        model.tableau,
         model.steps(t),
         remat=config.remat,
         key=k_blocks,
@@ -185,9 +187,7 @@ def _logits(model: LanguageModel, ids: Array, t: Time | None, key: Array | None)
 
 
 @eqx.filter_jit
-def _loss(
-    model: LanguageModel, ids: Array, targets: Array, t: Time | None, key: Array | None
-) -> Array:
+def _loss(model: LanguageModel, ids: Array, targets: Array, t: Time | None, key: Array | None) -> Array:
     logits = model.head(final_state(model, ids, t, key))
     target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - target_logits)

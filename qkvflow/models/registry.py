@@ -14,8 +14,7 @@ from qkvflow.models.standard_lm import StandardLM
 from qkvflow.models.tong_neuralode_lm import TongNeuralODELM
 
 _CLASSES: dict[str, type[LanguageModel]] = {
-    model.preset.name: model
-    for model in (StandardLM, TongNeuralODELM, NeuralODELM, NeuralODESSMLM)
+    model.preset.name: model for model in (StandardLM, TongNeuralODELM, NeuralODELM, NeuralODESSMLM)
 }
 _PRESETS = (
     StandardLM.preset,

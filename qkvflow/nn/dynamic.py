@@ -8,7 +8,7 @@ layer is evaluated at t_i, the end of the layer's interval.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import haliax as hax
@@ -27,16 +27,8 @@ from qkvflow.nn.ssm import SelectiveSSM
 from qkvflow.nn.time_embed import Time, layer_times
 from qkvflow.nn.weights import Weight, is_weight
 
-PARTS = {"attention": Attention, "mlp": MLP, "ssm": SelectiveSSM}
+PARTS: dict[str, Any] = {"attention": Attention, "mlp": MLP, "ssm": SelectiveSSM}
 FULL, DOTS = None, jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-
-
-class Field(Protocol):
-    """What an integrator needs of a block whose weights have been resolved."""
-
-    def __call__(
-        self, x: NamedArray, *, cache: Any, offset: Array | int, key: Array | None
-    ) -> tuple[NamedArray, Any]: ...
 
 
 class Sublayer(eqx.Module):
@@ -72,10 +64,9 @@ class Block(eqx.Module):
         names = config.parts or ()
         additions = len(names) * config.num_layers
         gain = additions**-0.5 if config.integrator == "residual" else 1.0
-        kind = "rms" if config.flavour == "llama" else "layer"
-        parts = {}
+        parts: dict[str, Sublayer] = {}
         for name, k in zip(names, jax.random.split(key, len(names))):
-            norm = Norm.init(config.Embed, kind, bias=config.bias, epsilon=config.norm_epsilon)
+            norm = Norm.init(config.Embed, config.norm, bias=config.bias, epsilon=config.norm_epsilon)
             part = PARTS[name].init(config, key=k, out_gain=gain)
             parts[name] = Sublayer(norm, part, config.resid_pdrop)
         return Block(parts, names, config.order == "sequential")
@@ -102,7 +93,10 @@ class Block(eqx.Module):
 
 @dataclass(frozen=True)
 class Tableau:
-    """A Runge-Kutta method as data: k_j = f(x + h sum_l a_jl k_l, t - (1 - c_j) h), x += h sum_j b_j k_j."""
+    """A Runge-Kutta method as data.
+
+    k_j = f(x + h sum_l a_jl k_l, t - (1 - c_j) h) for each stage j, then x += h sum_j b_j k_j.
+    """
 
     a: tuple[tuple[float, ...], ...]
     b: tuple[float, ...]
@@ -202,7 +196,7 @@ def _without_layer_axis(stacked: Any) -> Any:
 def _advance(
     x: NamedArray, size: Array, weights: tuple[float, ...], slopes: list[NamedArray]
 ) -> NamedArray:
-    """x + h sum_j weight_j slope_j, in the type of x."""
+    """X + h sum_j weight_j slope_j, in the type of x."""
     for weight, slope in zip(weights, slopes):
         if weight:
             x = hax.named(x.array + (weight * size).astype(x.dtype) * slope.array, x.axes)

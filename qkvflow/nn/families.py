@@ -59,8 +59,12 @@ def generated(make: MakeLayer[_Layer], config: Gpt2Config, *, key: Array) -> _La
         k_network, k_weight = jax.random.split(key)
         network = TimeNetwork.init(config, (Basis,), key=k_network, zero=False)
         basis = jax.tree.map(lambda a: hax.zeros((Basis, *a.axes)), part, is_leaf=_is_array)
-        offset = eqx.tree_at(lambda p: p.bias, part, 0.0 if part.bias is not None else None,
-                             is_leaf=lambda x: x is None)
+        offset = eqx.tree_at(
+            lambda p: p.bias,
+            part,
+            0.0 if part.bias is not None else None,
+            is_leaf=lambda x: x is None,
+        )
         if isinstance(part, Norm):
             return Generated(eqx.tree_at(lambda p: p.weight, offset, 1.0), basis, network)
         scale = (size_of(part.In) * Basis.size) ** -0.5
@@ -79,9 +83,7 @@ def gated(make: MakeLayer[_Layer], config: Gpt2Config, *, key: Array) -> _Layer:
             return Shared(part)
         groups = _gate_axes(part, config.gate)
         keys = jax.random.split(key, len(groups))
-        networks = (
-            TimeNetwork.init(config, axes, key=k, zero=True) for axes, k in zip(groups, keys)
-        )
+        networks = (TimeNetwork.init(config, axes, key=k, zero=True) for axes, k in zip(groups, keys))
         return Gated(part, tuple(networks), config.gate_start)
 
     return _map_parts(curve, make(k_layer), k_gates)

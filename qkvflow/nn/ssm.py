@@ -102,7 +102,8 @@ class SelectiveSSM(eqx.Module):
         values = values.reshape(batch, length, *self._heads).astype(jnp.float32)
         step = self.delta(x).array.astype(jnp.float32) + self.delta_bias.weight.array[None, None]
         delta = jax.nn.softplus(step)
-        mixed, state = self._scan(values, delta, *_float32(B, C), start.state)
+        B, C = B.astype(jnp.float32), C.astype(jnp.float32)
+        mixed, state = self._scan(values, delta, B, C, start.state)
         mixed += values * self.D.weight.array[None, None, :, None]
         gated = mixed.reshape(batch, length, -1) * jax.nn.silu(self.z(x).array.astype(jnp.float32))
         normed = self.norm(hax.named(gated.astype(x.dtype), (*x.axes[:2], *self.z.Out)))
@@ -123,10 +124,6 @@ class SelectiveSSM(eqx.Module):
             y, state = scan_step(state, values[:, 0], delta[:, 0], A, B[:, 0], C[:, 0])
             return y[:, None], state
         return scan_by_chunks(values, delta, A, B, C, state, chunk_size=self.chunk_size)
-
-
-def _float32(*arrays: Array) -> tuple[Array, ...]:
-    return tuple(array.astype(jnp.float32) for array in arrays)
 
 
 def _delta_bias(config: Gpt2Config, *, key: Array) -> NamedArray:

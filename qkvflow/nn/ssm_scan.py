@@ -37,7 +37,7 @@ def scan_by_loop(
     Returns y [b,t,h,p] and the state after the last position.
     """
 
-    def step(state: Array, inputs: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:
+    def step(state: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
         x, delta, B, C = inputs
         y, state = scan_step(state, x, delta, A, B, C)
         return state, y
@@ -106,7 +106,7 @@ def _pass_on(state: Array, added: Array, decay: Array) -> tuple[Array, Array]:
 
 
 def inverse_softplus(y: Array) -> Array:
-    """x with softplus(x) = y, for y > 0."""
+    """X with softplus(x) = y, for y > 0."""
     return y + jnp.log(-jnp.expm1(-y))
 
 
@@ -121,4 +121,3 @@ def causal_conv(x: Array, kernel: Array, past: Array) -> tuple[Array, Array]:
     padded = jnp.concatenate([past, x], axis=1)
     taps = (padded[:, k : k + length] * kernel[k][None, None] for k in range(width))
     return sum(taps, jnp.zeros_like(x)), padded[:, length:]
-

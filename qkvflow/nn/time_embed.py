@@ -106,9 +106,7 @@ def time_embedding(config: Gpt2Config, *, key: Array) -> TimeEmbedding:
         return LearnedFourier(hax.random.normal(key, Frequency))
     knots = layer_times(config.num_layers)
     Features = Axis("time_features", 2 * Frequency.size + 1)
-    return LayerVector(
-        hax.random.normal(key, (config.Layers, Features)), tuple(map(float, knots))
-    )
+    return LayerVector(hax.random.normal(key, (config.Layers, Features)), tuple(map(float, knots)))
 
 
 class TimeNetwork(eqx.Module):

@@ -175,7 +175,8 @@ class LowRank(Weight):
 
     def at(self, t: Time) -> Linear:
         """The base map at t with the low-rank part added to its weight."""
-        base = resolve(self.base, t) if is_weight(self.base) else Shared(self.base).at(t)
+        curve = self.base if isinstance(self.base, Weight) else Shared(self.base)
+        base = curve.at(t)
         scale = self.network.at(t)[..., None, :]
         down = self.down.weight.array.reshape((1,) * (scale.ndim - 2) + (-1, scale.shape[-1]))
         up = self.up.weight.array.reshape(scale.shape[-1], size_of(self.up.Out))

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qkvflow.models import MODELS, build_model
+from qkvflow.models import MODELS
 from qkvflow.nn.dynamic import TABLEAUS, integrate
-from tests.support import FIXED_STEP, FLAVOURS, randomised, small_config, token_ids
+from tests.support import FIXED_STEP, FLAVOURS, random_model, small_config, token_ids
 
 LENGTHS = (1, 2, 17, 128)
 
@@ -40,7 +40,7 @@ def gradients_to_embeddings(model, length):
 @pytest.mark.parametrize("name", MODELS)
 def test_no_position_sees_a_later_one_or_another_row(name, flavour, integrator):
     config = small_config(flavour=flavour, integrator=integrator)
-    model = randomised(build_model(name, config, key=jax.random.key(0)))
+    model = random_model(name, config)
     for length in LENGTHS:
         chosen, gradients = gradients_to_embeddings(model, length)
         assert np.all(np.isfinite(gradients))
@@ -54,7 +54,7 @@ def test_no_position_sees_a_later_one_or_another_row(name, flavour, integrator):
 @pytest.mark.parametrize("name", MODELS)
 def test_changing_a_token_changes_no_earlier_logit(name):
     config = small_config()
-    model = randomised(build_model(name, config, key=jax.random.key(0)))
+    model = random_model(name, config)
     ids = token_ids(config, length=20)
     before = model(ids).array
     for j in (1, 8, 19):

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 from qkvflow.models import StandardLM
-from tests.support import difference, randomised, small_config, token_ids
+from tests.support import difference, random_model, small_config, token_ids
 
 
 def layer_norm(x, norm):
@@ -25,9 +25,10 @@ def plain_gpt2(model, ids):
             attention, mlp = layers.parts["attention"], layers.parts["mlp"]
             qkv, out = table(attention.part.qkv), table(attention.part.out)
             h = layer_norm(x, table(attention.norm))
-            h = jnp.einsum("bte,ehcd->cbhtd", h, qkv.weight.array) + qkv.bias.array.transpose(
-                1, 0, 2
-            )[:, None, :, None]
+            h = (
+                jnp.einsum("bte,ehcd->cbhtd", h, qkv.weight.array)
+                + qkv.bias.array.transpose(1, 0, 2)[:, None, :, None]
+            )
             scores = jnp.einsum("bhtd,bhsd->bhts", h[0], h[1]) / h.shape[-1] ** 0.5
             mask = jnp.tril(jnp.ones(scores.shape[-2:], bool))
             h = jax.nn.softmax(jnp.where(mask, scores, -jnp.inf), -1) @ h[2]
@@ -67,7 +68,9 @@ def plain_llama(model, ids):
             weights = jax.nn.softmax(jnp.where(mask, scores, -jnp.inf), -1)
             h = jnp.einsum("bkgts,bksd->btkgd", weights, v)
             x = x + jnp.einsum("btkgd,kgde->bte", h, table(attention.part.out).weight.array)
-            h = jnp.einsum("bte,ecf->btcf", rms_norm(x, table(mlp.norm)), table(mlp.part.up).weight.array)
+            h = jnp.einsum(
+                "bte,ecf->btcf", rms_norm(x, table(mlp.norm)), table(mlp.part.up).weight.array
+            )
             x = x + (jax.nn.silu(h[:, :, 0]) * h[:, :, 1]) @ table(mlp.part.down).weight.array
         return rms_norm(x, model.transformer.ln_f) @ model.lm_head.weight.array
 
@@ -77,9 +80,9 @@ def plain_llama(model, ids):
 )
 def test_standard_is_a_plain_transformer(flavour, kv_heads, plain):
     config = small_config(flavour=flavour, num_kv_heads=kv_heads, num_layers=3)
-    model = randomised(StandardLM.init(config, key=jax.random.key(0)))
+    model = random_model("standard", config)
     ids = token_ids(config, length=11)
-    expected = plain(model, ids.array)
+    expected = jax.jit(plain)(model, ids.array)
     scale = float(jnp.abs(expected).max())
     assert difference(model(ids).array, expected) < 1e-5 * scale
 
@@ -87,8 +90,8 @@ def test_standard_is_a_plain_transformer(flavour, kv_heads, plain):
         logp = jax.nn.log_softmax(plain(model, ids.array))
         return -jnp.mean(jnp.take_along_axis(logp, ids.array[..., None], -1))
 
-    ours = jax.value_and_grad(lambda m: m.compute_loss(ids, ids))(model)
-    theirs = jax.value_and_grad(plain_loss)(model)
+    ours = jax.jit(jax.value_and_grad(lambda m: m.compute_loss(ids, ids)))(model)
+    theirs = jax.jit(jax.value_and_grad(plain_loss))(model)
     assert abs(float(ours[0]) - float(theirs[0])) < 1e-5 * scale
     largest = max(float(jnp.abs(g).max()) for g in jax.tree.leaves(theirs[1]))
     assert difference(ours[1], theirs[1]) < 1e-5 * max(1.0, largest)
@@ -96,7 +99,7 @@ def test_standard_is_a_plain_transformer(flavour, kv_heads, plain):
 
 def test_a_tied_head_is_the_transposed_embedding():
     config = small_config(tie_embeddings=True)
-    model = randomised(StandardLM.init(config, key=jax.random.key(0)))
+    model = random_model("standard", config)
     assert model.lm_head is None
     untied = StandardLM.init(small_config(), key=jax.random.key(0))
     table = model.transformer.wte.weight.array

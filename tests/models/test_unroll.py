@@ -1,31 +1,44 @@
 """Unrolling: the per-layer model on a grid is the model on that grid, at random parameters."""
 
+import dataclasses
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qkvflow.models import FlowLM, unroll
+from qkvflow.models import unroll
 from qkvflow.nn.time_embed import layer_times
-from qkvflow.nn.weights import PerLayer, is_weight
-from tests.support import FIXED_STEP, WEIGHTS, difference, randomised, small_config, token_ids
+from qkvflow.nn.weights import PerLayer, is_weight, resolve
+from tests.support import FIXED_STEP, WEIGHTS, difference, random_model, small_config, token_ids
 
 
-def random_model(**changes):
-    fields = {"parts": ("attention", "mlp"), "order": "sequential", "integrator": "residual"}
-    config = small_config(**{**fields, **changes})
-    model = randomised(FlowLM.init(config, key=jax.random.key(0)), scale=0.1)
-    return model, token_ids(config, batch=1, length=3)
+def model_and_ids(**changes):
+    config = small_config(**changes)
+    return random_model("standard", config), token_ids(config, batch=1, length=3)
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("depth", range(1, 65))
+def test_an_unrolled_model_has_the_weights_of_every_layer_at_every_depth(weights):
+    model, _ = model_and_ids(weights=weights, hidden_dim=8, num_heads=2, num_kv_heads=1)
+    for depth in range(1, 65):
+        model = dataclasses.replace(model, config=dataclasses.replace(model.config, num_layers=depth))
+        times = layer_times(depth)
+        expected = resolve(model.transformer.blocks, times)
+        table = unroll(model, depth).transformer.blocks
+        for grid in (times, jnp.asarray(times)):
+            error = difference(resolve(table, grid), expected)
+            assert error == 0.0, f"depth {depth}: {error}"
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("depth", [1, 2, 3, 6, 7, 12, 33, 48, 64])
 def test_unrolling_at_the_model_s_own_depth_is_the_same_function(weights, depth):
-    model, ids = random_model(
+    model, ids = model_and_ids(
         weights=weights, num_layers=depth, hidden_dim=8, num_heads=2, num_kv_heads=1
     )
-    unrolled = unroll(model, depth)
     expected = model(ids).array
-    error = difference(unrolled(ids).array, expected)
+    error = difference(unroll(model, depth)(ids).array, expected)
     assert error < 1e-5 * max(1.0, float(np.abs(expected).max())), error
 
 
@@ -33,7 +46,7 @@ def test_unrolling_at_the_model_s_own_depth_is_the_same_function(weights, depth)
 @pytest.mark.parametrize("integrator", FIXED_STEP)
 @pytest.mark.parametrize("depth", [1, 3, 7])
 def test_every_integrator_unrolls_to_any_depth(weights, integrator, depth):
-    model, ids = random_model(
+    model, ids = model_and_ids(
         weights=weights, num_layers=4, integrator=integrator, parts=("attention", "ssm")
     )
     unrolled = unroll(model, depth)
@@ -42,7 +55,7 @@ def test_every_integrator_unrolls_to_any_depth(weights, integrator, depth):
 
 
 def test_an_unrolled_model_is_an_ordinary_one():
-    model, _ = random_model(weights="gated")
+    model, _ = model_and_ids(weights="gated")
     unrolled = unroll(model, 5)
     curves = jax.tree.leaves(unrolled.transformer.blocks, is_leaf=is_weight)
     assert all(isinstance(curve, PerLayer) for curve in curves)
@@ -53,12 +66,12 @@ def test_an_unrolled_model_is_an_ordinary_one():
 
 @pytest.mark.parametrize("depth", [0, -1, 2.5, "3"])
 def test_a_depth_that_is_none(depth):
-    model, _ = random_model(weights="gated")
+    model, _ = model_and_ids(weights="gated")
     with pytest.raises(ValueError, match="expected a whole number of layers"):
         unroll(model, depth)
 
 
 def test_the_adaptive_integrator_has_no_grid():
-    model, _ = random_model(weights="gated", integrator="adaptive")
+    model, _ = model_and_ids(weights="gated", integrator="adaptive")
     with pytest.raises(ValueError, match="fixed-step"):
         unroll(model, 3)

@@ -30,16 +30,20 @@ def test_a_field_is_the_sum_of_what_its_parts_add(order):
     config, curves = block_of_curves(
         "gated", parts=("attention", "ssm", "mlp"), order=order, integrator="euler"
     )
-    block = resolve(curves, 0.5)
     x = random_x(config)
-    seen, total = x, 0.0
-    for name in ("attention", "ssm", "mlp"):
-        sub = block.parts[name]
-        change, _ = sub.part(sub.norm(seen))
-        total = total + change
-        if order == "sequential":
-            seen = seen + change
-    assert difference(block(x)[0].array, total.array) < 1e-5
+
+    @jax.jit
+    def by_hand(block):
+        seen, total = x, 0.0
+        for name in ("attention", "ssm", "mlp"):
+            sub = block.parts[name]
+            change, _ = sub.part(sub.norm(seen))
+            total = total + change
+            if order == "sequential":
+                seen = seen + change
+        return total.array, block(x)[0].array
+
+    assert difference(*by_hand(resolve(curves, 0.5))) < 1e-5
 
 
 def test_a_residual_step_adds_the_field_and_an_euler_step_a_share_of_it():
@@ -78,36 +82,26 @@ def test_a_linear_field_is_followed_as_the_method_s_stability_function_says(name
 @pytest.mark.parametrize(("name", "order"), [("euler", 1), ("heun", 2), ("rk4", 4)])
 @pytest.mark.parametrize("parts", [("attention", "mlp"), ("attention", "ssm")])
 def test_observed_order_of_convergence_on_a_real_block(name, order, parts):
-    with jax.enable_x64(True):
-        config, curves = block_of_curves(
-            "generated",
-            parts=parts,
-            order="sequential",
-            integrator="euler",
-            time_embedding="learned_fourier",
-        )
-        curves, x = (
-            jax.tree.map(lambda a: jnp.asarray(a, jnp.float64) if hasattr(a, "dtype") else a, tree)
-            for tree in (curves, random_x(config))
-        )
+    config, curves = block_of_curves(
+        "generated",
+        parts=parts,
+        order="sequential",
+        integrator="euler",
+        time_embedding="learned_fourier",
+    )
+    x = random_x(config)
 
-        def solve(name, depth):
-            tableau = TABLEAUS[name]
-            steps = _double_precision(Steps.of(tableau, depth), tableau, depth)
-            return np.asarray(integrate(curves, x, tableau, steps)[0].array)
+    def solve(name, depth):
+        tableau = TABLEAUS[name]
+        steps = Steps.of(tableau, depth)
+        return np.asarray(jax.jit(integrate, static_argnums=2)(curves, x, tableau, steps)[0].array)
 
-        exact = solve("rk4", 512)
-        errors = [np.max(np.abs(solve(name, n) - exact)) for n in (16, 32, 64)]
-    observed = np.log2(np.array(errors[:-1]) / errors[1:])
-    assert np.all(np.abs(observed - order) < 0.35), f"errors {errors}, orders {observed}"
-
-
-def _double_precision(steps, tableau, depth):
-    """The same grid without float32 rounding, which would hide fourth order."""
-    ends = np.arange(1, depth + 1) / depth
-    times = ends[:, None] - (1 - np.asarray(tableau.c))[None] / depth
-    assert np.max(np.abs(times - steps.times)) < 1e-6
-    return steps._replace(times=times, sizes=np.full(depth, 1 / depth))
+    # Depths at which the error is above float32 rounding, which is all that is left of it later.
+    depths = {"euler": (32, 64, 128), "heun": (8, 16, 32), "rk4": (8, 16, 32)}[name]
+    exact = solve("rk4", 256)
+    errors = np.array([np.max(np.abs(solve(name, n) - exact)) for n in depths])
+    observed = np.log(errors[0] / errors[-1]) / np.log(depths[-1] / depths[0])
+    assert abs(observed - order) < 0.35, f"errors {errors}, order {observed}"
 
 
 @pytest.mark.parametrize("name", FIXED_STEP)
@@ -131,16 +125,16 @@ def test_frozen_time_is_the_same_time_in_every_layer_and_stage():
     assert np.allclose(steps.sizes, 1 / 3)
 
 
-@pytest.mark.parametrize("remat", ["none", "dots", "full"])
+@pytest.mark.parametrize("remat", ["dots", "full"])
 @pytest.mark.parametrize("weights", list(FAMILIES))
 def test_rematerialisation_changes_no_gradient(remat, weights):
     config, curves = block_of_curves(
-        weights, parts=("attention", "ssm"), order="sequential", integrator="heun"
+        weights, parts=("attention", "mlp"), order="sequential", integrator="euler"
     )
     x = random_x(config)
 
     def loss(curves, remat):
-        tableau = TABLEAUS["heun"]
+        tableau = TABLEAUS["euler"]
         y, _ = integrate(curves, x, tableau, Steps.of(tableau, 2), remat=remat)
         return jnp.sum(jnp.sin(y.array))
 

@@ -1,5 +1,7 @@
 """The selective state-space recurrence: three routes, every gradient, extremes."""
 
+from functools import partial
+
 import haliax as hax
 import jax
 import jax.numpy as jnp
@@ -7,7 +9,13 @@ import numpy as np
 import pytest
 
 from qkvflow.nn import SelectiveSSM
-from qkvflow.nn.ssm_scan import causal_conv, inverse_softplus, scan_by_chunks, scan_by_loop, scan_step
+from qkvflow.nn.ssm_scan import (
+    causal_conv,
+    inverse_softplus,
+    scan_by_chunks,
+    scan_by_loop,
+    scan_step,
+)
 from tests.support import difference, float64, randomised, small_config
 
 NAMES = ("x", "delta", "A", "B", "C", "state")
@@ -38,14 +46,15 @@ def scan_in_python(x, delta, A, B, C, state):
     return y, state
 
 
-def loss_and_gradients(route, inputs):
-    """A scalar of outputs and last state, and its gradient to every input."""
+def outputs_and_gradients(route, inputs):
+    """Outputs and last state, and the gradient of a scalar of them to every input."""
 
     def loss(inputs):
         y, state = route(*inputs)
-        return jnp.sum(jnp.sin(y)) + jnp.sum(jnp.cos(state))
+        return jnp.sum(jnp.sin(y)) + jnp.sum(jnp.cos(state)), (y, state)
 
-    return jax.value_and_grad(loss)(inputs)
+    (_, outputs), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(inputs)
+    return outputs, gradients
 
 
 def test_the_loop_is_the_definition():
@@ -54,22 +63,20 @@ def test_the_loop_is_the_definition():
     assert difference(scan_by_loop(*inputs), expected) < 1e-5
 
 
-@pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 37, 64, 100])
-@pytest.mark.parametrize("chunk_size", [1, 8, 64])
+@pytest.mark.parametrize(
+    ("length", "chunk_size"), [(1, 8), (2, 8), (7, 8), (9, 8), (37, 8), (64, 64), (100, 64), (21, 1)]
+)
 def test_chunks_agree_with_the_double_precision_loop_in_value_and_every_gradient(length, chunk_size):
     inputs = random_inputs(length)
     with jax.enable_x64(True):
-        exact = scan_by_loop(*float64(inputs))
-        exact_loss = loss_and_gradients(scan_by_loop, float64(inputs))
-    chunked = lambda *a: scan_by_chunks(*a, chunk_size=chunk_size)  # noqa: E731
-    scale = max(1.0, float(np.max(np.abs(exact[0]))))
-    assert difference(chunked(*inputs), exact) < 1e-4 * scale
-    loss, gradients = loss_and_gradients(chunked, inputs)
-    for name, ours, true in zip(NAMES, gradients, exact_loss[1]):
-        scale = max(1.0, float(np.max(np.abs(true))))
-        error = difference(ours, true) / scale
-        assert error < 1e-4, f"gradient of {name}: {error}"
-    assert abs(float(loss) - float(exact_loss[0])) < 1e-4 * max(1.0, abs(float(exact_loss[0])))
+        exact, exact_gradients = outputs_and_gradients(scan_by_loop, float64(inputs))
+    route = partial(scan_by_chunks, chunk_size=chunk_size)
+    outputs, gradients = outputs_and_gradients(route, inputs)
+    for name, ours, true in zip(
+        ("y", "last state", *NAMES), (*outputs, *gradients), (*exact, *exact_gradients), strict=True
+    ):
+        error = difference(ours, true) / max(1.0, float(np.max(np.abs(true))))
+        assert error < 1e-4, f"{name}: {error}"
 
 
 def test_steps_with_a_carried_state_agree_with_the_double_precision_loop():
@@ -85,11 +92,10 @@ def test_steps_with_a_carried_state_agree_with_the_double_precision_loop():
 
 def test_a_scan_in_two_halves_is_the_whole_scan():
     x, delta, A, B, C, state = random_inputs(21)
-    whole, last = scan_by_chunks(x, delta, A, B, C, state, chunk_size=8)
-    first, middle = scan_by_chunks(x[:, :10], delta[:, :10], A, B[:, :10], C[:, :10], state, chunk_size=8)
-    second, end = scan_by_chunks(
-        x[:, 10:], delta[:, 10:], A, B[:, 10:], C[:, 10:], middle, chunk_size=8
-    )
+    scan = jax.jit(partial(scan_by_chunks, chunk_size=8))
+    whole, last = scan(x, delta, A, B, C, state)
+    first, middle = scan(x[:, :10], delta[:, :10], A, B[:, :10], C[:, :10], state)
+    second, end = scan(x[:, 10:], delta[:, 10:], A, B[:, 10:], C[:, 10:], middle)
     assert difference(jnp.concatenate([first, second], 1), whole) < 1e-5
     assert difference(end, last) < 1e-5
 
@@ -101,9 +107,8 @@ def test_extreme_step_sizes_at_length_4096_are_finite_and_right(size):
     delta = jnp.where(jax.random.bernoulli(jax.random.key(5), 0.5, delta.shape), delta, size)
     inputs = (x, delta, A, B, C, state)
     with jax.enable_x64(True):
-        exact, _ = scan_by_loop(*float64(inputs))
-    y, last = scan_by_chunks(*inputs, chunk_size=64)
-    gradients = jax.grad(lambda i: jnp.sum(scan_by_chunks(*i, chunk_size=64)[0]))(inputs)
+        exact, _ = jax.jit(scan_by_loop)(*float64(inputs))
+    (y, last), gradients = outputs_and_gradients(partial(scan_by_chunks, chunk_size=64), inputs)
     assert all(bool(jnp.isfinite(a).all()) for a in jax.tree.leaves((y, last, gradients)))
     error = difference(y, exact) / float(np.max(np.abs(exact)))
     assert error < 1e-4, f"relative to the largest output: {error}"
@@ -168,12 +173,13 @@ def test_inverse_softplus():
 def test_the_cached_part_continues_the_uncached_one():
     config, part = make_part()
     x = random_x(config)
-    whole, none = part(x)
+    run = jax.jit(part)
+    whole, none = run(x)
     assert none is None
     cache = part.empty_cache(2, 20, jnp.float32)
     outputs = []
     for piece in (slice(0, 11), *(slice(i, i + 1) for i in range(11, 20))):
-        y, cache = part(hax.named(x.array[:, piece], x.axis_names), cache=cache)
+        y, cache = run(hax.named(x.array[:, piece], x.axis_names), cache=cache)
         outputs.append(y.array)
     assert difference(jnp.concatenate(outputs, axis=1), whole.array) < 1e-4
 

@@ -30,13 +30,20 @@ def curves(weights, **changes):
     return randomised(FAMILIES[weights](make_layer, config, key=jax.random.key(0)))
 
 
-EVERY_GATE = [("gated", {"gate": g, "gate_start": s}) for g in ("input", "output", "both", "element")
-              for s in ("identity", "sigmoid")]
-EVERY_CURVE = [(w, {}) for w in WEIGHTS if w != "gated"] + EVERY_GATE + [
-    (w, {"time_embedding": e})
-    for w in ("generated", "gated", "low_rank")
-    for e in ("learned_fourier", "layer_vector")
+EVERY_GATE = [
+    ("gated", {"gate": g, "gate_start": s})
+    for g in ("input", "output", "both", "element")
+    for s in ("identity", "sigmoid")
 ]
+EVERY_CURVE = (
+    [(w, {}) for w in WEIGHTS if w != "gated"]
+    + EVERY_GATE
+    + [
+        (w, {"time_embedding": e})
+        for w in ("generated", "gated", "low_rank")
+        for e in ("learned_fourier", "layer_vector")
+    ]
+)
 
 
 @pytest.mark.parametrize(("weights", "changes"), EVERY_CURVE)
@@ -47,7 +54,7 @@ def test_a_vector_of_times_gives_each_time_s_value(weights, changes, concrete):
     together = resolve(layer, times)
     for i, t in enumerate(times):
         alone = resolve(layer, t)
-        one = jax.tree.map(lambda a: a[i], together)
+        one = jax.tree.map(lambda a, i=i: a[i], together)
         assert difference(one, alone) < 1e-6, f"{weights} at t = {t}: {difference(one, alone)}"
     assert together["map"].weight.axis_names == ("layers", "embed", "heads", "mlp")
     assert alone["map"].weight.axis_names == ("embed", "heads", "mlp")

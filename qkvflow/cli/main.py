@@ -1,0 +1,51 @@
+"""The command `qkvflow`: finds the file of the command named first and hands it the rest."""
+
+import importlib
+import sys
+
+from qkvflow import __version__
+from qkvflow.config import ConfigError, nearest
+
+COMMANDS = {
+    "compare": "Train every named model for a few steps on a little text and show what differs.",
+}
+
+
+def usage() -> str:
+    """What `qkvflow --help` prints."""
+    lines = [f"  {name:<10} {summary}" for name, summary in COMMANDS.items()]
+    return "\n".join(
+        [
+            f"qkvflow {__version__}: language models whose weights are functions of depth.",
+            "",
+            "Usage: qkvflow COMMAND [OPTIONS]      qkvflow COMMAND --help explains the options.",
+            "",
+            "Commands:",
+            *lines,
+        ]
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns the exit code. A mistake of the user is one sentence, no traceback."""
+    given = sys.argv[1:] if arguments is None else arguments
+    name, *rest = given or ["--help"]
+    if name in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if name in ("-V", "--version"):
+        print(__version__)
+        return 0
+    if name not in COMMANDS:
+        print(f"There is no command {name!r}. {nearest(name, COMMANDS)}", file=sys.stderr)
+        return 2
+    import tyro  # late: `qkvflow --help` answers at once
+
+    module = importlib.import_module(f"qkvflow.cli.{name}")
+    options = tyro.cli(module.Options, prog=f"qkvflow {name}", description=module.__doc__, args=rest)
+    try:
+        module.run(options)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0

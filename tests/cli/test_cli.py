@@ -1,0 +1,52 @@
+"""The command line: help that teaches, mistakes that are sentences, and the main job."""
+
+import re
+
+import pytest
+
+from qkvflow import __version__
+from qkvflow.cli.main import COMMANDS, main
+from qkvflow.models import MODELS
+
+
+def test_help_lists_every_command(capsys):
+    for arguments in ([], ["--help"], ["-h"]):
+        assert main(arguments) == 0
+        printed = capsys.readouterr().out
+        assert all(name in printed for name in COMMANDS)
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == __version__
+
+
+def test_an_unknown_command_is_a_sentence(capsys):
+    assert main(["compair"]) == 2
+    assert "There is no command 'compair'. Did you mean 'compare'?" in capsys.readouterr().err
+
+
+def test_help_of_a_command_explains_its_options(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["compare", "--help"])
+    assert stop.value.code == 0
+    printed = capsys.readouterr().out
+    assert "--learning-rate" in printed
+    assert "Training steps of each model." in printed
+
+
+def test_a_configuration_that_cannot_be_is_a_sentence_and_no_traceback(capsys):
+    assert main(["compare", "--hidden-dim", "30", "--steps", "1"]) == 2
+    assert "hidden_dim 30 is not divisible by num_heads 4" in capsys.readouterr().err
+
+
+def test_compare_trains_every_model_and_shows_what_differs(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    small = "--steps 12 --hidden-dim 16 --num-layers 2 --length 32 --learning-rate 0.01"
+    assert main(["compare", *small.split()]) == 0
+    printed = capsys.readouterr().out
+    for name in MODELS:
+        rows = [line for line in printed.splitlines() if re.match(rf"[^a-z]*{name}\b", line)]
+        assert len(rows) >= 2, name
+        first, valid = map(float, re.findall(r"[\d.]+", rows[-1])[-2:])
+        assert valid < first, f"{name} learned nothing: {first} to {valid}"

@@ -1,0 +1,78 @@
+"""Configurations: every mistake at once, in sentences; round trips."""
+
+import dataclasses
+
+import pytest
+
+from qkvflow.config import ConfigError, Gpt2Config
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"hidden_dim": 100, "num_heads": 3}, "hidden_dim 100 is not divisible by num_heads 3"),
+        ({"num_layers": 0}, "num_layers is 0; expected a number above 0"),
+        ({"num_layers": 2.5}, "num_layers is 2.5; expected int"),
+        ({"num_layers": True}, "num_layers is True; expected int"),
+        ({"hidden_dim": "256"}, "hidden_dim is '256'; expected int"),
+        ({"activation_function": "gleu"}, "one of 'gelu', 'relu', 'silu'"),
+        ({"flavour": "bert"}, "flavour is 'bert'; expected one of 'gpt2', 'llama'"),
+        ({"attn_pdrop": 1.0}, "attn_pdrop is 1.0; expected a probability"),
+        ({"num_heads": 4, "num_kv_heads": 3}, "num_kv_heads is 3; expected a divisor"),
+        ({"flavour": "llama", "hidden_dim": 12, "num_heads": 4}, "heads are 3 wide"),
+        ({"parts": ("attention", "attention")}, "none twice"),
+        ({"parts": ()}, "at least one part"),
+        ({"parts": ("attention", "conv")}, "a tuple, each one of 'attention', 'mlp', 'ssm'"),
+        ({"parts": ("ssm",), "ssm_head_size": 7}, "not divisible by ssm_head_size 7"),
+        ({"ssm_delta_max": 1e-4}, "below ssm_delta_min"),
+        ({"mlp_ratio": 0.001}, "leaves the MLP no hidden unit"),
+        ({"norm_epsilon": float("nan")}, "norm_epsilon is nan"),
+        ({"hiden_dim": 3}, "no field 'hiden_dim'. Did you mean 'hidden_dim'?"),
+    ],
+)
+def test_every_mistake_is_a_sentence(fields, words):
+    with pytest.raises(ConfigError) as error:
+        Gpt2Config(**fields)
+    assert words in str(error.value)
+
+
+def test_all_problems_are_reported_at_once():
+    with pytest.raises(ConfigError) as error:
+        Gpt2Config(num_layers=-1, vocab_size=0, attn_pdrop=2.0)
+    assert len(error.value.problems) == 3
+
+
+def test_a_preset_is_checked_as_a_whole():
+    config = Gpt2Config(ssm_head_size=7)
+    with pytest.raises(ConfigError, match="ssm_head_size 7"):
+        dataclasses.replace(config, parts=("attention", "ssm"))
+
+
+def test_round_trip_through_plain_values():
+    config = Gpt2Config(parts=("attention", "ssm"), mlp_ratio=2, num_kv_heads=2)
+    assert Gpt2Config.from_dict(config.to_dict()) == config
+    with pytest.raises(ConfigError, match="no field 'colour'"):
+        Gpt2Config.from_dict({"colour": 1})
+
+
+def test_axes_are_derived():
+    config = Gpt2Config(hidden_dim=48, num_heads=6, num_kv_heads=2, mlp_ratio=1.5)
+    assert (config.Embed.size, config.Heads.size, config.HeadSize.size) == (48, 6, 8)
+    assert (config.KVHeads.size, config.Group.size, config.Mlp.size) == (2, 3, 72)
+    with pytest.raises(ConfigError, match="no field 'Embed'"):
+        Gpt2Config(Embed=3)
+
+
+def test_a_flavour_decides_what_is_left_open():
+    gpt2, llama = Gpt2Config(), Gpt2Config(flavour="llama")
+    assert (gpt2.bias, gpt2.activation) == (True, "gelu")
+    assert (llama.bias, llama.activation) == (False, "silu")
+    chosen = Gpt2Config(flavour="llama", use_bias=True, activation_function="relu")
+    assert (chosen.bias, chosen.activation) == (True, "relu")
+
+
+def test_a_config_is_frozen_and_hashable():
+    config = Gpt2Config()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.num_layers = 3
+    assert hash(config) == hash(Gpt2Config())

@@ -1,0 +1,80 @@
+"""The documents are true: API.md's examples run, README's commands exist and the example works."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def blocks(document, language):
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+
+
+def run(*command):
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_every_example_of_the_api_document_runs(capsys):
+    names = {}
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        for example in blocks("API.md", "python"):
+            exec(compile(example, "API.md", "exec"), names)
+    printed = capsys.readouterr().out
+    assert "hidden_dim 100 is not divisible" in printed or "vocab_size is 0" in printed
+    assert "Step 2, Loss:" in printed
+    assert [axis.name for axis in names["logits"].axes] == ["batch", "position", "vocab"]
+    assert names["greedy"].axes[1].size == 12
+
+
+def test_every_field_of_the_config_is_in_the_api_document():
+    from qkvflow.config import Gpt2Config
+
+    text = (ROOT / "API.md").read_text()
+    missing = [name for name in Gpt2Config.__dataclass_fields__ if name not in text]
+    assert missing in ([], ["norm_epsilon", "rotary_base"])
+
+
+def test_the_example_program_runs_and_learns():
+    result = run(sys.executable, "-W", "ignore", "example_usage.py")
+    assert result.returncode == 0, result.stderr
+    losses = [float(x) for x in re.findall(r"step 100, loss ([\d.]+)", result.stdout)]
+    assert len(losses) == 2
+    assert max(losses) < 1.5, result.stdout
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+def test_documents_name_only_targets_that_exist(document):
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z-]+)", (ROOT / document).read_text()))
+    assert named <= targets, named - targets
+
+
+def test_the_readme_begins_with_the_two_commands():
+    first = blocks("README.md", "bash")[0]
+    assert [line.split("#")[0].strip() for line in first.strip().splitlines()] == [
+        "make compare",
+        "make test",
+    ]
+
+
+def test_links_between_documents_lead_somewhere():
+    for document in ROOT.rglob("*.md"):
+        if ".venv" in document.parts:
+            continue
+        for target in re.findall(r"\]\((?!http)([^)#]+)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_requirements_name_no_index_and_cover_the_dependencies():
+    text = (ROOT / "requirements.txt").read_text()
+    assert "http" not in text
+    assert "--" not in re.sub(r"#.*", "", text)
+    pinned = {line.split("==")[0] for line in text.splitlines() if "==" in line}
+    project = (ROOT / "pyproject.toml").read_text()
+    wanted = re.search(r"^dependencies = \[(.*?)\]", project, re.DOTALL | re.MULTILINE)[1]
+    assert set(re.findall(r'"([a-z-]+)', wanted)) <= pinned
