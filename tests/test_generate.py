@@ -1,5 +1,6 @@
 """Generation: cached equals uncached for every model; sampling does what it says."""
 
+import equinox as eqx
 import haliax as hax
 import jax
 import jax.numpy as jnp
@@ -15,12 +16,12 @@ COUNT = 12
 
 def logits_one_by_one(model, ids):
     """Logits of every position from caches: a prompt of three, then single tokens."""
-    extend = jax.jit(model.extend)
+    extend = eqx.filter_jit(type(model).extend)
     caches = model.empty_caches(ids.shape[0], ids.shape[1])
-    logits, caches = extend(ids[:, :3], caches, 0)
+    logits, caches = extend(model, ids[:, :3], caches, jnp.asarray(0))
     pieces = [logits]
     for i in range(3, ids.shape[1]):
-        logits, caches = extend(ids[:, i : i + 1], caches, i)
+        logits, caches = extend(model, ids[:, i : i + 1], caches, jnp.asarray(i))
         pieces.append(logits)
     return jnp.concatenate(pieces, axis=1)
 

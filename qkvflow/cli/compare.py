@@ -5,6 +5,7 @@ the same batches. A few dozen steps say how the models differ in size, cost and 
 the better one.
 """
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +18,12 @@ import numpy as np
 import optax
 from haliax import NamedArray
 from jax import Array
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from qkvflow.config import Gpt2Config
+from qkvflow.config import ConfigError, Gpt2Config
 from qkvflow.models import (
     MODELS,
     LanguageModel,
@@ -78,13 +80,25 @@ def windows(text: np.ndarray, options: Options, step: int) -> tuple[NamedArray, 
     return hax.named(rows[:, :-1], axes), hax.named(rows[:, 1:], axes)
 
 
-def train(name: str, options: Options, text: np.ndarray, progress: Progress) -> Result:
-    """Train one named model; the last twentieth of the text is for validation."""
+def configs(options: Options) -> dict[str, Gpt2Config]:
+    """The complete configuration of every named model, so that a mistake shows before any work."""
+    counts = {"steps": options.steps, "batch": options.batch, "length": options.length}
+    problems = [f"{k} is {v}; expected at least 1." for k, v in counts.items() if v < 1]
+    if problems:
+        raise ConfigError("This comparison cannot be made:", problems)
     config = Gpt2Config(
         hidden_dim=options.hidden_dim,
         num_layers=options.num_layers,
         max_position_embeddings=options.length,
+        ssm_head_size=math.gcd(64, 2 * options.hidden_dim),
     )
+    return {name: preset.fill(config) for name, preset in MODELS.items()}
+
+
+def train(
+    name: str, config: Gpt2Config, options: Options, text: np.ndarray, progress: Progress
+) -> Result:
+    """Train one named model; the last twentieth of the text is for validation."""
     train_text, valid_text = np.split(text, [len(text) * 19 // 20])
     task = progress.add_task(f"{name:<17}", total=options.steps, loss="compiling")
     model = build_model(name, config, key=jax.random.key(options.seed))
@@ -119,9 +133,9 @@ def _step(
 
 def difference_table() -> Table:
     """What the named models are made of."""
-    table = Table(title="The named models", title_justify="left")
-    for heading in ("model", "weights over depth", "parts", "order", "step"):
-        table.add_column(heading)
+    table = Table(title="The named models", title_justify="left", box=box.SIMPLE)
+    for heading in ("model", "weights", "parts", "order", "step"):
+        table.add_column(heading, no_wrap=True)
     for preset in MODELS.values():
         parts = " + ".join(preset.parts)
         table.add_row(preset.name, preset.weights, parts, preset.order, preset.integrator)
@@ -129,17 +143,18 @@ def difference_table() -> Table:
 
 
 def result_table(results: list[Result], options: Options) -> Table:
-    """What the runs showed."""
+    """What the runs showed; 80 columns hold it."""
     table = Table(
         title=f"After {options.steps} steps of {options.batch} x {options.length} bytes",
         title_justify="left",
-        caption="Losses in nats a byte. Too few steps to say which model is better.",
+        caption="Parameters (of them in time networks), and as a share of standard's. Losses in nats\n"
+        "a byte, before the first step and on held-out text: too few steps to rank the models.",
         caption_justify="left",
+        box=box.SIMPLE,
     )
-    table.add_column("model")
-    headings = ("parameters", "of standard", "time networks", "MFLOP/token", "ms/step")
-    for heading in (*headings, "first loss", "valid loss"):
-        table.add_column(heading, justify="right")
+    table.add_column("model", no_wrap=True)
+    for heading in ("params", "time", "share", "MFLOP/tok", "ms/step", "first", "valid"):
+        table.add_column(heading, justify="right", no_wrap=True)
     standard = count_parameters(results[0].model).total
     tokens = options.batch * options.length
     for result in results:
@@ -147,8 +162,8 @@ def result_table(results: list[Result], options: Options) -> Table:
         table.add_row(
             result.name,
             f"{parameters.total:,}",
-            f"{parameters.total / standard:.2f}",
             f"{parameters.time_network:,}",
+            f"{parameters.total / standard:.2f}",
             f"{forward_flops(result.model, options.batch, options.length) / tokens / 1e6:.2f}",
             f"{result.milliseconds:.1f}",
             f"{result.first_loss:.3f}",
@@ -160,7 +175,7 @@ def result_table(results: list[Result], options: Options) -> Table:
 def run(options: Options) -> None:
     """Print the two tables, with a progress bar for every model between them."""
     console = Console()
-    text = little_text()
+    chosen, text = configs(options), little_text()
     console.print(difference_table())
     columns = (
         TextColumn("{task.description}"),
@@ -170,5 +185,5 @@ def run(options: Options) -> None:
         TextColumn("{task.fields[loss]}"),
     )
     with Progress(*columns, console=console) as progress:
-        results = [train(name, options, text, progress) for name in MODELS]
+        results = [train(name, config, options, text, progress) for name, config in chosen.items()]
     console.print(result_table(results, options))

@@ -2,6 +2,7 @@
 
 import re
 
+import jax
 import pytest
 
 from qkvflow import __version__
@@ -38,15 +39,22 @@ def test_help_of_a_command_explains_its_options(capsys):
 def test_a_configuration_that_cannot_be_is_a_sentence_and_no_traceback(capsys):
     assert main(["compare", "--hidden-dim", "30", "--steps", "1"]) == 2
     assert "hidden_dim 30 is not divisible by num_heads 4" in capsys.readouterr().err
+    assert main(["compare", "--steps", "0", "--batch", "-1"]) == 2
+    printed = capsys.readouterr()
+    assert "steps is 0" in printed.err
+    assert "batch is -1" in printed.err
+    assert "standard" not in printed.out, "work has started"
 
 
 def test_compare_trains_every_model_and_shows_what_differs(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "80")
     small = "--steps 12 --hidden-dim 16 --num-layers 2 --length 32 --learning-rate 0.01"
-    assert main(["compare", *small.split()]) == 0
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # optax needs it
+        assert main(["compare", *small.split()]) == 0
     printed = capsys.readouterr().out
     for name in MODELS:
         rows = [line for line in printed.splitlines() if re.match(rf"[^a-z]*{name}\b", line)]
-        assert len(rows) >= 2, name
+        assert len(rows) >= 2, f"{name} in {printed}"
+        assert max(map(len, rows)) <= 80
         first, valid = map(float, re.findall(r"[\d.]+", rows[-1])[-2:])
         assert valid < first, f"{name} learned nothing: {first} to {valid}"

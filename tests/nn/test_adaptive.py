@@ -17,7 +17,7 @@ TOLERANCE = {"adaptive_rtol": 1e-4, "adaptive_atol": 1e-4}
 def smooth_model(**changes):
     """Slowly varying weights: the sinusoidal embedding oscillates too fast for a tight tolerance."""
     config = small_config(time_embedding="learned_fourier", **TOLERANCE, **changes)
-    return random_model("tong_neuralode", config, scale=0.1)
+    return random_model("tong_neuralode", config)
 
 
 def with_integrator(model, integrator, **changes):

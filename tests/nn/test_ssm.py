@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import equinox as eqx
 import haliax as hax
 import jax
 import jax.numpy as jnp
@@ -173,7 +174,7 @@ def test_inverse_softplus():
 def test_the_cached_part_continues_the_uncached_one():
     config, part = make_part()
     x = random_x(config)
-    run = jax.jit(part)
+    run = eqx.filter_jit(part)
     whole, none = run(x)
     assert none is None
     cache = part.empty_cache(2, 20, jnp.float32)
