@@ -5,8 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import pytest
+
+from qkvflow.config import Gpt2Config
+from qkvflow.models import MODELS, build_model, count_parameters
 
 ROOT = Path(__file__).parent.parent
 
@@ -31,9 +35,25 @@ def test_every_example_of_the_api_document_runs(capsys):
     assert names["greedy"].axes[1].size == 12
 
 
-def test_every_field_of_the_config_is_in_the_api_document():
-    from qkvflow.config import Gpt2Config
+def test_the_example_of_the_readme_runs():
+    names = {}
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        exec(compile(blocks("README.md", "python")[0], "README.md", "exec"), names)
+    assert names["text"].axes[1].size == 38
 
+
+def test_the_parameter_counts_of_the_readme_are_the_models():
+    rows = re.findall(
+        r"^\| `(\w+)` \|.*\| ([\d,]+) \|$", (ROOT / "README.md").read_text(), re.MULTILINE
+    )
+    assert {name for name, _ in rows} == set(MODELS)
+    for name, count in rows:
+        model = eqx.filter_eval_shape(build_model, name, Gpt2Config(), key=jax.random.key(0))
+        without_positions = count_parameters(model).total - model.transformer.wpe.weight.size
+        assert without_positions == int(count.replace(",", "")), name
+
+
+def test_every_field_of_the_config_is_in_the_api_document():
     text = (ROOT / "API.md").read_text()
     missing = [name for name in Gpt2Config.__dataclass_fields__ if name not in text]
     assert missing in ([], ["norm_epsilon", "rotary_base"])

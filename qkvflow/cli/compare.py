@@ -147,13 +147,15 @@ def result_table(results: list[Result], options: Options) -> Table:
     table = Table(
         title=f"After {options.steps} steps of {options.batch} x {options.length} bytes",
         title_justify="left",
-        caption="Parameters (of them in time networks), and as a share of standard's. Losses in nats\n"
-        "a byte, before the first step and on held-out text: too few steps to rank the models.",
+        caption="time: parameters in time networks; share: of standard's parameters;\n"
+        "MFLOP: a token, forward; losses in nats a byte, at the first step and\n"
+        "on held-out text. So few steps do not rank the models.",
         caption_justify="left",
         box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
     )
     table.add_column("model", no_wrap=True)
-    for heading in ("params", "time", "share", "MFLOP/tok", "ms/step", "first", "valid"):
+    for heading in ("params", "time", "share", "MFLOP", "ms/step", "first", "valid"):
         table.add_column(heading, justify="right", no_wrap=True)
     standard = count_parameters(results[0].model).total
     tokens = options.batch * options.length

@@ -5,6 +5,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 from haliax import NamedArray
+from jax import Array
 
 from qkvflow.config import ConfigError, Gpt2Config
 from qkvflow.nn.time_embed import Time
@@ -73,10 +74,13 @@ def check_targets(inputs: NamedArray, targets: NamedArray, config: Gpt2Config) -
         )
 
 
-def check_time(t: Time | None, config: Gpt2Config) -> None:
-    """Refuse times that are neither None, a number, nor a grid that the integrator can follow."""
+def checked_time(t: Time | None, config: Gpt2Config) -> Array | None:
+    """`t` as a float32 array, so that another number is no other program; or None.
+
+    Refuses times that are neither None, a number, nor a grid that the integrator can follow.
+    """
     if t is None:
-        return
+        return None
     if np.ndim(t) > 1 or np.size(t) == 0:
         raise ValueError(
             f"t has the shape {np.shape(t)}; expected None (the model's own grid), a number "
@@ -87,9 +91,9 @@ def check_time(t: Time | None, config: Gpt2Config) -> None:
             "t is a grid, but the adaptive integrator chooses its own steps; "
             "pass None or a number, or use a fixed-step integrator."
         )
-    if isinstance(t, jax.core.Tracer):
-        return
-    _check_time_values(np.asarray(t, np.float64), config)
+    if not isinstance(t, jax.core.Tracer):
+        _check_time_values(np.asarray(t, np.float64), config)
+    return jnp.asarray(t, jnp.float32)
 
 
 def _check_time_values(t: np.ndarray, config: Gpt2Config) -> None:

@@ -10,7 +10,7 @@ from haliax import NamedArray
 from jax import Array
 
 from qkvflow.config import Gpt2Config
-from qkvflow.models.checks import check_complete, check_ids, check_targets, check_time
+from qkvflow.models.checks import check_complete, check_ids, check_targets, checked_time
 from qkvflow.models.presets import Preset
 from qkvflow.nn.dynamic import TABLEAUS, Block, Steps, Tableau, integrate
 from qkvflow.nn.families import FAMILIES
@@ -75,9 +75,9 @@ class LanguageModel(eqx.Module):
         depth. `key` is for dropout; None means evaluation.
         """
         check_ids(input_ids, self.config, "input_ids")
-        check_time(t, self.config)
+        time = checked_time(t, self.config)
         ids = input_ids.rearrange((..., "position"))
-        logits = _logits(self, ids.array.reshape(-1, ids.array.shape[-1]), t, key)
+        logits = _logits(self, ids.array.reshape(-1, ids.array.shape[-1]), time, key)
         return hax.named(logits.reshape(*ids.array.shape, -1), (*ids.axes, self.config.Vocab))
 
     def compute_loss(
@@ -91,11 +91,11 @@ class LanguageModel(eqx.Module):
         """Mean cross-entropy of the targets in nats, a float32 scalar."""
         check_ids(input_ids, self.config, "input_ids")
         check_targets(input_ids, target_ids, self.config)
-        check_time(t, self.config)
+        time = checked_time(t, self.config)
         ids = input_ids.rearrange((..., "position"))
         targets = target_ids.rearrange(ids.axes)
-        length = ids.array.shape[-1]
-        return _loss(self, ids.array.reshape(-1, length), targets.array.reshape(-1, length), t, key)
+        rows = (-1, ids.array.shape[-1])
+        return _loss(self, ids.array.reshape(rows), targets.array.reshape(rows), time, key)
 
     def embed(self, ids: Array, offset: Array | int = 0, *, key: Array | None = None) -> NamedArray:
         """x(0): token and position embeddings of ids [batch, position]."""

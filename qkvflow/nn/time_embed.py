@@ -55,12 +55,12 @@ class Sinusoidal(TimeEmbedding):
 
     count: int = eqx.field(static=True)
 
-    def at(self, t: Time) -> Array:  # noqa: D102
+    def at(self, t: Time) -> Array:
         frequency = 1000.0 * np.exp(-math.log(10000.0) * np.arange(self.count) / self.count)
         return _fourier(t, jnp.asarray(frequency, jnp.float32))
 
     @property
-    def size(self) -> int:  # noqa: D102
+    def size(self) -> int:
         return 2 * self.count + 1
 
 
@@ -69,11 +69,11 @@ class LearnedFourier(TimeEmbedding):
 
     frequency: NamedArray
 
-    def at(self, t: Time) -> Array:  # noqa: D102
+    def at(self, t: Time) -> Array:
         return _fourier(t, 2 * math.pi * self.frequency.array)
 
     @property
-    def size(self) -> int:  # noqa: D102
+    def size(self) -> int:
         return 2 * self.frequency.size + 1
 
 
@@ -83,11 +83,11 @@ class LayerVector(TimeEmbedding):
     table: NamedArray
     knots: tuple[float, ...] = eqx.field(static=True)
 
-    def at(self, t: Time) -> Array:  # noqa: D102
+    def at(self, t: Time) -> Array:
         return jnp.take(self.table.array, layer_index(t, self.knots), axis=0)
 
     @property
-    def size(self) -> int:  # noqa: D102
+    def size(self) -> int:
         return self.table.axes[-1].size
 
 

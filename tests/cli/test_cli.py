@@ -56,5 +56,6 @@ def test_compare_trains_every_model_and_shows_what_differs(capsys, monkeypatch):
         rows = [line for line in printed.splitlines() if re.match(rf"[^a-z]*{name}\b", line)]
         assert len(rows) >= 2, f"{name} in {printed}"
         assert max(map(len, rows)) <= 80
+        assert "…" not in rows[-1]
         first, valid = map(float, re.findall(r"[\d.]+", rows[-1])[-2:])
         assert valid < first, f"{name} learned nothing: {first} to {valid}"

@@ -185,6 +185,12 @@ def test_the_cached_part_continues_the_uncached_one():
     assert difference(jnp.concatenate(outputs, axis=1), whole.array) < 1e-4
 
 
+def test_the_cache_does_not_grow_with_the_text():
+    _, part = make_part()
+    short, long = part.empty_cache(2, 1, jnp.float32), part.empty_cache(2, 4096, jnp.float32)
+    assert [a.shape for a in jax.tree.leaves(short)] == [a.shape for a in jax.tree.leaves(long)]
+
+
 def test_step_sizes_start_in_their_range():
     config = small_config(ssm_delta_min=0.01, ssm_delta_max=0.02, ssm_head_size=1)
     part = SelectiveSSM.init(config, key=jax.random.key(0), out_gain=1.0)
