@@ -10,7 +10,8 @@ help: ## Show this list
 install: $(VENV)/installed ## Create .venv with the pinned dependencies
 
 $(VENV)/installed: requirements.txt pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit("qkvflow needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	@$(PYTHON) -c 'import sys; sys.exit("qkvflow needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	@$(PYTHON) -c 'import ensurepip' || { echo "Python's venv is missing: apt install python3-venv"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .

@@ -41,6 +41,7 @@ def generate(
         (Axis(name='batch', size=1), Axis(name='position', size=8))
     """
     check_ids(prompt_ids, model.config, "prompt_ids")
+    model.steps()  # refuses an integrator without a grid
     _check_choices(model, prompt_ids, max_new_tokens, key, temperature, top_k, top_p)
     ids = prompt_ids.rearrange((..., "position"))
     rows = ids.array.reshape(-1, ids.array.shape[-1]).astype(jnp.int32)
@@ -121,11 +122,6 @@ def _check_choices(
 ) -> None:
     config = model.config
     length = prompt.resolve_axis("position").size
-    if config.integrator == "adaptive":
-        raise ValueError(
-            "The adaptive integrator chooses its steps from the whole text, so nothing can be cached; "
-            "generate with a fixed-step integrator such as 'heun'."
-        )
     if count < 0 or length + count > config.max_position_embeddings:
         raise ValueError(
             f"max_new_tokens is {count} after a prompt of {length}; this model has "

@@ -1,6 +1,7 @@
 """The configuration of a language model: its shape, its weights over depth, its integrator."""
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -67,7 +68,7 @@ class Gpt2Config:
     norm_epsilon: float = 1e-5
     """Added to the variance in norms."""
     rotary_base: float = 10000.0
-    """Longest wavelength of rotary positions, over 2 pi."""
+    """Pair k of D channels turns by position * rotary_base^(-2 k / D)."""
 
     weights: Weights | None = None
     """How weights depend on depth. None: as the named model has it."""
@@ -200,11 +201,6 @@ class Gpt2Config:
         return _axis("ssm_heads", self.hidden_dim * self.ssm_expand // self.ssm_head_size)
 
     @property
-    def SsmHeadSize(self) -> "Axis":
-        """Channels of one state-space head."""
-        return _axis("ssm_head_size", self.ssm_head_size)
-
-    @property
     def State(self) -> "Axis":
         """State of one state-space channel."""
         return _axis("state", self.ssm_state_size)
@@ -236,21 +232,24 @@ _PROBABILITIES = ("attn_pdrop", "resid_pdrop", "embd_pdrop")
 
 
 def _shape_problems(config: Gpt2Config) -> list[str]:
-    """One sentence for every relation between fields that does not hold."""
+    """One sentence for every value out of range and every relation between fields that does not hold."""
+    out_of_range = [name for name in _POSITIVE if not 0 < getattr(config, name) < math.inf]
     problems = [
-        f"{name} is {getattr(config, name)}; expected a number above 0."
-        for name in _POSITIVE
-        if not getattr(config, name) > 0
+        f"{name} is {getattr(config, name)}; expected a number above 0." for name in out_of_range
     ]
     problems += [
         f"{name} is {getattr(config, name)}; expected a probability, at least 0 and below 1."
         for name in _PROBABILITIES
         if not 0 <= getattr(config, name) < 1
     ]
-    return problems or _divisibility_problems(config) + _part_problems(config)
+    if not {"hidden_dim", "num_heads"} & set(out_of_range):
+        problems += _head_problems(config)
+    if not {"hidden_dim", "mlp_ratio", "ssm_expand", "ssm_head_size"} & set(out_of_range):
+        problems += _part_problems(config)
+    return problems
 
 
-def _divisibility_problems(config: Gpt2Config) -> list[str]:
+def _head_problems(config: Gpt2Config) -> list[str]:
     problems = []
     hidden, heads, kv_heads = config.hidden_dim, config.num_heads, config.num_kv_heads
     if hidden % heads:
@@ -268,18 +267,18 @@ def _divisibility_problems(config: Gpt2Config) -> list[str]:
             f"num_kv_heads is {kv_heads}; expected a divisor of num_heads {heads}, "
             "so that every head of keys serves the same number of queries."
         )
-    if int(hidden * config.mlp_ratio) < 1:
-        problems.append(f"mlp_ratio {config.mlp_ratio} leaves the MLP no hidden unit.")
-    if config.ssm_delta_max < config.ssm_delta_min:
-        problems.append(
-            f"ssm_delta_max {config.ssm_delta_max} is below ssm_delta_min {config.ssm_delta_min}."
-        )
     return problems
 
 
 def _part_problems(config: Gpt2Config) -> list[str]:
     parts = config.parts
     problems = []
+    if int(config.hidden_dim * config.mlp_ratio) < 1:
+        problems.append(f"mlp_ratio {config.mlp_ratio} leaves the MLP no hidden unit.")
+    if config.ssm_delta_max < config.ssm_delta_min:
+        problems.append(
+            f"ssm_delta_max {config.ssm_delta_max} is below ssm_delta_min {config.ssm_delta_min}."
+        )
     if parts is not None and (not parts or len(set(parts)) < len(parts)):
         problems.append(f"parts is {parts}; expected at least one part and none twice.")
     inner = config.hidden_dim * config.ssm_expand

@@ -79,7 +79,6 @@ def forward_flops(model: LanguageModel, batch: int, length: int) -> int:
     config = model.config
     token = evaluations * _block_flops(block, length)
     token += NORM * config.hidden_dim + 2 * config.hidden_dim * config.vocab_size
-    token += SOFTMAX * config.vocab_size
     return batch * length * token + evaluations * sum(map(_curve_flops, _nodes(blocks, Weight)))
 
 

@@ -13,8 +13,8 @@ from qkvflow.nn.weights import resolve
 def unroll(model: LanguageModel, depth: int) -> FlowLM:
     """The ordinary per-layer model that samples `model` on the grid of `depth` layers.
 
-    At the model's own depth it is the same function. An integrator with several stages a layer is
-    sampled at the times of all its stages, so that the same holds for it.
+    At the model's own depth it is the same function. heun and rk4 look at the weights between layers
+    too, and their tables have an entry for each time at which they do.
 
     Example:
         >>> import jax
@@ -28,12 +28,7 @@ def unroll(model: LanguageModel, depth: int) -> FlowLM:
     if not isinstance(depth, int | np.integer) or depth < 1:
         raise ValueError(f"depth is {depth!r}; expected a whole number of layers, at least 1.")
     config = model.config
-    if config.integrator == "adaptive":
-        raise ValueError(
-            "The adaptive integrator has no grid to unroll; build the model with a fixed-step "
-            "integrator (residual, euler, heun or rk4) first."
-        )
-    times = np.unique(Steps.of(model.tableau, int(depth)).times)
+    times = Steps.of(model.tableau, int(depth)).distinct_times()
     blocks = as_table(resolve(model.transformer.blocks, times), tuple(map(float, times)))
     transformer = dataclasses.replace(model.transformer, blocks=blocks)
     unrolled = dataclasses.replace(config, weights="per_layer", num_layers=int(depth))

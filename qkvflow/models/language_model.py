@@ -114,6 +114,11 @@ class LanguageModel(eqx.Module):
     @property
     def tableau(self) -> Tableau:
         """The method of a fixed-step model."""
+        if self.config.integrator == "adaptive":
+            raise ValueError(
+                "The adaptive integrator has no grid over depth: it cannot be unrolled, cached for "
+                "generation or counted. Use a fixed-step integrator (residual, euler, heun, rk4)."
+            )
         return TABLEAUS[str(self.config.integrator)]
 
     def steps(self, t: Time | None = None) -> Steps:
@@ -189,5 +194,6 @@ def _logits(model: LanguageModel, ids: Array, t: Time | None, key: Array | None)
 @eqx.filter_jit
 def _loss(model: LanguageModel, ids: Array, targets: Array, t: Time | None, key: Array | None) -> Array:
     logits = model.head(final_state(model, ids, t, key))
-    target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    known = jnp.where(targets < 0, logits.shape[-1], targets)[..., None]
+    target_logits = jnp.take_along_axis(logits, known, axis=-1, mode="fill", fill_value=jnp.nan)[..., 0]
     return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - target_logits)

@@ -13,14 +13,10 @@ from qkvflow.models.presets import Preset
 from qkvflow.models.standard_lm import StandardLM
 from qkvflow.models.tong_neuralode_lm import TongNeuralODELM
 
-_CLASSES: dict[str, type[LanguageModel]] = {
-    model.preset.name: model for model in (StandardLM, TongNeuralODELM, NeuralODELM, NeuralODESSMLM)
-}
+_NAMED_CLASSES = (StandardLM, TongNeuralODELM, NeuralODELM, NeuralODESSMLM)
+_CLASSES: dict[str, type[LanguageModel]] = {model.preset.name: model for model in _NAMED_CLASSES}
 _PRESETS = (
-    StandardLM.preset,
-    TongNeuralODELM.preset,
-    NeuralODELM.preset,
-    NeuralODESSMLM.preset,
+    *(model.preset for model in _NAMED_CLASSES),
     Preset(
         name="hybrid",
         summary="one layer's weights, gated by depth, Euler steps",

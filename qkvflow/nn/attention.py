@@ -101,18 +101,18 @@ def causal_attention(
 ) -> Array:
     """Attention of queries [B, K, G, T, D] at positions offset ... offset + T - 1.
 
-    Keys and values are [B, K, S, D]. On CPU this is written out, which is faster there than
-    `jax.nn.dot_product_attention` (see benchmarks/attention.py); elsewhere that function's fused
+    Keys and values are [B, K, S, D]. On CPU this is written out, which is as fast there as
+    `jax.nn.dot_product_attention` or faster (results/attention.json); elsewhere that function's fused
     kernels are used where they apply: no cache and no dropout.
     """
     plain = key is None or pdrop == 0.0
     if plain and queries.shape[3] == keys.shape[2] and jax.default_backend() != "cpu":
         return fused_attention(queries, keys, values)
     new, seen, size = queries.shape[3], keys.shape[2], queries.shape[4]
-    scores = jnp.einsum("bkgtd,bksd->bkgts", queries, keys) / math.sqrt(size)
+    scores = jnp.einsum("bkgtd,bksd->bkgts", queries, keys, preferred_element_type=jnp.float32)
     visible = jnp.arange(seen)[None, :] <= jnp.arange(new)[:, None] + offset
-    lowest = jnp.finfo(scores.dtype).min
-    scores = jnp.where(visible[None, None, None], scores, lowest).astype(jnp.float32)
+    lowest = jnp.finfo(jnp.float32).min
+    scores = jnp.where(visible[None, None, None], scores / math.sqrt(size), lowest)
     weights = dropout(jax.nn.softmax(scores, axis=-1), pdrop, key).astype(values.dtype)
     return jnp.einsum("bkgts,bksd->bkgtd", weights, values)
 

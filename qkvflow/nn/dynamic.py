@@ -130,12 +130,19 @@ class Steps(NamedTuple):
         ends = layer_times(depth) if t is None or np.ndim(t) == 0 else xp.asarray(t, xp.float32)
         starts = xp.concatenate([xp.zeros((1,), xp.float32), ends[:-1]])
         sizes = ends - starts if t is not None and np.ndim(t) else np.full(depth, 1 / depth)
-        lag = 1.0 - np.asarray(tableau.c, np.float32)
-        times = ends[:, None] - lag[None, :] * sizes[:, None]
+        c = np.asarray(tableau.c)[None, :]
+        if t is None:  # exact, so that the end of a layer and the start of the next are one time
+            times = (np.arange(depth)[:, None] + c) / depth
+        else:
+            times = ends[:, None] - (1.0 - c).astype(np.float32) * sizes[:, None].astype(np.float32)
         if t is not None and np.ndim(t) == 0:
             times = xp.broadcast_to(xp.asarray(t, xp.float32), times.shape)
         sizes = xp.ones_like(ends) if tableau.unit_step else sizes
         return Steps(times.astype(xp.float32), sizes.astype(xp.float32))
+
+    def distinct_times(self) -> np.ndarray:
+        """The times at which a concrete grid looks at the weights, in order."""
+        return np.unique(np.asarray(self.times))
 
 
 def integrate(
@@ -151,7 +158,8 @@ def integrate(
 ) -> tuple[NamedArray, Any]:
     """Follow a block of curves over depth with fixed steps: one scan, whatever the depth.
 
-    Caches, where given, have leading axes [L, stages] and are returned with them.
+    Caches, where given, are a tuple over the stages of a layer, each with a leading axis of layers, and
+    come back like that.
     """
     stages = range(len(tableau.c))
     weights, structure = jax.tree.flatten(curves, is_leaf=is_weight)

@@ -6,11 +6,14 @@ from typing import Any, TypeVar
 import equinox as eqx
 import haliax as hax
 import jax
+import jax.numpy as jnp
+import numpy as np
 from haliax import Axis, NamedArray
 from jax import Array
 
 from qkvflow.config import Gpt2Config
-from qkvflow.nn.linear import Linear, size_of
+from qkvflow.nn.dynamic import TABLEAUS, Steps
+from qkvflow.nn.linear import Linear
 from qkvflow.nn.norm import Norm
 from qkvflow.nn.time_embed import TimeNetwork, layer_times
 from qkvflow.nn.weights import Gated, Generated, LowRank, PerLayer, Shared, Weight
@@ -31,9 +34,18 @@ def _map_parts(function: Callable[[Any, Array], Weight], layer: _Layer, key: Arr
 
 
 def per_layer(make: MakeLayer[_Layer], config: Gpt2Config, *, key: Array) -> _Layer:
-    """Every layer with its own weights, drawn apart."""
-    stacked = hax.vmap(make, config.Layers)(jax.random.split(key, config.num_layers))
-    return as_table(stacked, tuple(map(float, layer_times(config.num_layers))))
+    """Every layer with its own weights, drawn apart (heun and rk4 have layers at their stages too)."""
+    knots = _table_times(config)
+    Layers = Axis("layers", len(knots))
+    stacked = hax.vmap(make, Layers)(jax.random.split(key, Layers.size))
+    return as_table(stacked, tuple(map(float, knots)))
+
+
+def _table_times(config: Gpt2Config) -> np.ndarray:
+    """Where a table has entries: at every time at which the integrator looks at the weights."""
+    if config.integrator == "adaptive":
+        return layer_times(config.num_layers)
+    return Steps.of(TABLEAUS[str(config.integrator)], config.num_layers).distinct_times()
 
 
 def as_table(stacked: _Layer, knots: tuple[float, ...]) -> _Layer:
@@ -67,7 +79,7 @@ def generated(make: MakeLayer[_Layer], config: Gpt2Config, *, key: Array) -> _La
         )
         if isinstance(part, Norm):
             return Generated(eqx.tree_at(lambda p: p.weight, offset, 1.0), basis, network)
-        scale = (size_of(part.In) * Basis.size) ** -0.5
+        scale = jnp.sqrt(jnp.mean(jnp.square(part.weight.array)) / Basis.size)
         weight = hax.random.normal(k_weight, basis.weight.axes) * scale
         return Generated(offset, eqx.tree_at(lambda p: p.weight, basis, weight), network)
 

@@ -21,7 +21,7 @@ class Linear(eqx.Module):
 
     `weight` has the axes (*In, *Out), `bias` the axes Out. With no input axis it is a vector of
     parameters. Tokens are flattened to one axis around the product, so that its gradient
-    contracts over one axis: on XLA's CPU backend that is twice as fast as over batch and position.
+    contracts over one axis: XLA's CPU backend is slow at contracting over batch and position.
     """
 
     weight: NamedArray
@@ -70,7 +70,9 @@ class Embedding(eqx.Module):
 
     def __call__(self, indices: Array) -> Array:
         """Rows of the table; NaN where an index lies outside, never another index's row."""
-        return jnp.take(self.weight.array, indices, axis=0, mode="fill", fill_value=jnp.nan)
+        rows = self.weight.array.shape[0]
+        known = jnp.where(indices < 0, rows, indices)  # a negative index would count from the end
+        return jnp.take(self.weight.array, known, axis=0, mode="fill", fill_value=jnp.nan)
 
 
 def dropout(x: Array, rate: float, key: Array | None) -> Array:

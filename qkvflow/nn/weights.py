@@ -53,14 +53,7 @@ def resolve(module: _Module, t: Time) -> _Module:
         >>> resolve({"up": curve}, 0.5)["up"].weight.axes
         (Axis(name='embed', size=2), Axis(name='mlp', size=3))
     """
-    return map_weights(lambda weight: weight.at(t), module)
-
-
-def map_weights(function: Callable[[Weight], Any], module: _Module) -> _Module:
-    """Replace every curve in a module by a function of it; leave the rest alone."""
-    return jax.tree.map(
-        lambda node: function(node) if is_weight(node) else node, module, is_leaf=is_weight
-    )
+    return jax.tree.map(lambda node: node.at(t) if is_weight(node) else node, module, is_leaf=is_weight)
 
 
 def _map_named(function: Callable[..., Array], *parts: Any) -> Any:
