@@ -232,7 +232,7 @@ _PROBABILITIES = ("attn_pdrop", "resid_pdrop", "embd_pdrop")
 
 
 def _shape_problems(config: Gpt2Config) -> list[str]:
-    """One sentence for every value out of range and every relation between fields that does not hold."""
+    """One sentence for every value out of range and every relation that does not hold."""
     out_of_range = [name for name in _POSITIVE if not 0 < getattr(config, name) < math.inf]
     problems = [
         f"{name} is {getattr(config, name)}; expected a number above 0." for name in out_of_range

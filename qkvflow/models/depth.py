@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import equinox as eqx
 import numpy as np
 
 from qkvflow.models.language_model import FlowLM, LanguageModel
@@ -29,7 +30,8 @@ def unroll(model: LanguageModel, depth: int) -> FlowLM:
         raise ValueError(f"depth is {depth!r}; expected a whole number of layers, at least 1.")
     config = model.config
     times = Steps.of(model.tableau, int(depth)).distinct_times()
-    blocks = as_table(resolve(model.transformer.blocks, times), tuple(map(float, times)))
+    sampled = eqx.filter_jit(resolve)(model.transformer.blocks, times)
+    blocks = as_table(sampled, tuple(map(float, times)))
     transformer = dataclasses.replace(model.transformer, blocks=blocks)
     unrolled = dataclasses.replace(config, weights="per_layer", num_layers=int(depth))
     return FlowLM(unrolled, transformer, model.lm_head)

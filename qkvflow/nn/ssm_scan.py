@@ -106,7 +106,7 @@ def _pass_on(state: Array, added: Array, decay: Array) -> tuple[Array, Array]:
 
 
 def inverse_softplus(y: Array) -> Array:
-    """X with softplus(x) = y, for y > 0."""
+    """x with softplus(x) = y, for y > 0."""
     return y + jnp.log(-jnp.expm1(-y))
 
 

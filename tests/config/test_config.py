@@ -27,6 +27,7 @@ from qkvflow.config import ConfigError, Gpt2Config
         ({"ssm_delta_max": 1e-4}, "below ssm_delta_min"),
         ({"mlp_ratio": 0.001}, "leaves the MLP no hidden unit"),
         ({"norm_epsilon": float("nan")}, "norm_epsilon is nan"),
+        ({"mlp_ratio": float("inf")}, "mlp_ratio is inf"),
         ({"hiden_dim": 3}, "no field 'hiden_dim'. Did you mean 'hidden_dim'?"),
     ],
 )
@@ -39,6 +40,9 @@ def test_every_mistake_is_a_sentence(fields, words):
 def test_all_problems_are_reported_at_once():
     with pytest.raises(ConfigError) as error:
         Gpt2Config(num_layers=-1, vocab_size=0, attn_pdrop=2.0)
+    assert len(error.value.problems) == 3
+    with pytest.raises(ConfigError) as error:
+        Gpt2Config(hidden_dim=100, num_heads=3, vocab_size=0, ssm_delta_max=1e-9)
     assert len(error.value.problems) == 3
 
 

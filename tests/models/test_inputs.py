@@ -82,9 +82,14 @@ def test_an_unknown_model_and_an_incomplete_one():
 
 
 def test_under_jit_an_id_out_of_range_gives_nan_and_not_another_token_s_logits(model):
-    ids = named([[1, 2, 13, 3]])
-    logits = jax.jit(lambda i: model(named(i)).array)(ids.array)
-    assert bool(jnp.isnan(logits[0, 2:]).all())
+    logits = jax.jit(lambda ids: model(named(ids)).array)
+    loss = jax.jit(lambda ids, targets: model.compute_loss(named(ids), named(targets)))
+    good = jnp.array([[1, 2, 3, 4]])
+    assert np.isfinite(loss(good, good))
+    for wrong in (13, -1, -14):
+        bad = good.at[0, 2].set(wrong)
+        assert bool(jnp.isnan(logits(bad)[0, 2:]).all()), wrong
+        assert np.isnan(loss(good, bad)), f"target {wrong}"
 
 
 def test_any_batch_axes_in_any_order(model):

@@ -1,13 +1,11 @@
 """Unrolling: the per-layer model on a grid is the model on that grid, at random parameters."""
 
-import dataclasses
-
+import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qkvflow.models import unroll
+from qkvflow.models import FlowLM, unroll
 from qkvflow.nn.time_embed import layer_times
 from qkvflow.nn.weights import PerLayer, is_weight, resolve
 from tests.support import FIXED_STEP, WEIGHTS, difference, random_model, small_config, token_ids
@@ -20,15 +18,31 @@ def model_and_ids(**changes):
 
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_an_unrolled_model_has_the_weights_of_every_layer_at_every_depth(weights):
-    model, _ = model_and_ids(weights=weights, hidden_dim=8, num_heads=2, num_kv_heads=1)
+    """The weights that the loop over depth sees, layer by layer, against the table's."""
+    model, _ = model_and_ids(weights=weights, parts=("mlp",), hidden_dim=8)
+    at_one_time = jax.jit(lambda t: resolve(model.transformer.blocks, t).parts["mlp"].part)
     for depth in range(1, 65):
-        model = dataclasses.replace(model, config=dataclasses.replace(model.config, num_layers=depth))
-        times = layer_times(depth)
-        expected = resolve(model.transformer.blocks, times)
-        table = unroll(model, depth).transformer.blocks
-        for grid in (times, jnp.asarray(times)):
-            error = difference(resolve(table, grid), expected)
-            assert error == 0.0, f"depth {depth}: {error}"
+        unrolled = unroll(model, depth)
+        assert unrolled.config.num_layers == depth
+        table = unrolled.transformer.blocks.parts["mlp"].part
+        for name in ("up", "down"):
+            entries = np.asarray(getattr(table, name).table.weight.array)
+            layers = [getattr(at_one_time(t), name).weight.array for t in layer_times(depth)]
+            error = np.max(np.abs(entries - np.stack(layers)))
+            assert error < 1e-5, f"depth {depth}: {error}"
+
+
+@pytest.mark.parametrize("integrator", FIXED_STEP)
+@pytest.mark.parametrize("depth", [1, 12, 48])
+def test_an_unrolled_model_has_the_shapes_that_its_config_builds(integrator, depth):
+    model, _ = model_and_ids(weights="gated", parts=("mlp",), integrator=integrator)
+    unrolled = unroll(model, depth)
+    entries = {"residual": depth, "euler": depth, "heun": depth + 1, "rk4": 2 * depth + 1}[integrator]
+    table = unrolled.transformer.blocks.parts["mlp"].norm.table.weight
+    assert table.axes[0].size == entries
+    built = eqx.filter_eval_shape(FlowLM.init, unrolled.config, key=jax.random.key(0))
+    shapes = [leaf.shape for leaf in jax.tree.leaves(built) if hasattr(leaf, "shape")]
+    assert shapes == [leaf.shape for leaf in jax.tree.leaves(unrolled)]
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)

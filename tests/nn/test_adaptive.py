@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from qkvflow.models import forward_flops
 from qkvflow.models.language_model import final_state
 from tests.support import difference, random_model, small_config, token_ids
 
@@ -79,3 +80,25 @@ def test_too_many_steps_is_an_error_that_says_what_to_do():
     model = with_integrator(smooth_model(), "adaptive", adaptive_max_steps=2)
     with pytest.raises(Exception, match=r"raise adaptive_max_steps, loosen adaptive_rtol"):
         jax.block_until_ready(model(token_ids(model.config)).array)
+
+
+def test_rows_have_dropout_of_their_own():
+    model = with_integrator(smooth_model(resid_pdrop=0.3), "adaptive")
+    ids = token_ids(model.config, batch=1)
+    twice = hax.named(jnp.concatenate([ids.array, ids.array]), ids.axis_names)
+    logits = model(twice, key=jax.random.key(0)).array
+    assert difference(logits[0], logits[1]) > 1e-3
+
+
+def test_bfloat16_is_used_inside_the_field():
+    model = with_integrator(smooth_model(), "adaptive", adaptive_rtol=1e-2, adaptive_atol=1e-2)
+    ids = token_ids(model.config, batch=1)
+    low = with_integrator(model, "adaptive", compute_dtype="bfloat16")
+    exact, rounded = model(ids).array, low(ids).array
+    assert 1e-4 < difference(exact, rounded) < 0.1 * float(jnp.abs(exact).max())
+
+
+def test_what_needs_a_grid_is_refused_in_a_sentence():
+    model = with_integrator(smooth_model(), "adaptive")
+    with pytest.raises(ValueError, match="fixed-step"):
+        forward_flops(model, 1, 8)

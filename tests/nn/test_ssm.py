@@ -17,7 +17,8 @@ from qkvflow.nn.ssm_scan import (
     scan_by_loop,
     scan_step,
 )
-from tests.support import difference, float64, randomised, small_config
+from qkvflow.nn.weights import resolve
+from tests.support import difference, float64, random_model, randomised, small_config
 
 NAMES = ("x", "delta", "A", "B", "C", "state")
 
@@ -158,12 +159,30 @@ def test_delta_b_and_c_change_with_the_input(monkeypatch):
 
 
 @pytest.mark.parametrize("raw", [-50.0, 0.0, 50.0])
-def test_the_state_never_grows_by_itself(raw):
-    rate = -jax.nn.softplus(jnp.array([raw]))
-    assert float(rate[0]) <= 0.0
-    zero = jnp.zeros((1, 1, 1)), jnp.ones((1, 1)), rate, jnp.zeros((1, 1)), jnp.zeros((1, 1))
-    state = jnp.ones((1, 1, 1, 1))
-    assert float(scan_step(state, *zero)[1].max()) <= 1.0
+def test_the_rate_is_never_positive_so_the_state_never_grows_by_itself(monkeypatch, raw):
+    config, part = make_part()
+    part = eqx.tree_at(lambda p: p.A.weight, part, part.A.weight * 0.0 + raw)
+    seen = []
+
+    def spy(x, delta, A, B, C, state, *, chunk_size):
+        seen.append(A)
+        return scan_by_chunks(x, delta, A, B, C, state, chunk_size=chunk_size)
+
+    monkeypatch.setattr("qkvflow.nn.ssm.scan_by_chunks", spy)
+    part(random_x(config))
+    assert float(seen[0].max()) <= 0.0
+    state, silence = jnp.ones((2, 4, 8, 4)), jnp.zeros((2, 4))
+    _, after = scan_step(state, jnp.zeros((2, 4, 8)), jnp.ones((2, 4)), seen[0], silence, silence)
+    assert float(after.max()) <= 1.0
+
+
+@pytest.mark.parametrize("weights", ["generated", "gated", "low_rank", "per_layer"])
+def test_every_path_of_the_recurrence_is_time_indexed(weights):
+    model = random_model("time_indexed_ssm", small_config(weights=weights))
+    early, late = (resolve(model.transformer.blocks, t).parts["ssm"].part for t in (0.5, 1.0))
+    for path in ("z", "xbc", "delta", "delta_bias", "conv", "A", "D", "out"):
+        change = difference(getattr(early, path).weight, getattr(late, path).weight)
+        assert change > 1e-3, path
 
 
 def test_inverse_softplus():
