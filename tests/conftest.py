@@ -4,6 +4,7 @@ Most of the suite's time is compilation, which XLA's lowest level of optimisatio
 Tests that measure compilation start processes of their own.
 """
 
+import gc
 import os
 
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
@@ -12,3 +13,15 @@ import jax
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+TESTS_BETWEEN_CLEARING = 20
+_finished = 0
+
+
+def pytest_runtest_teardown():
+    """Forget compiled programs now and then: a process may hold only so many memory mappings."""
+    global _finished
+    _finished += 1
+    if _finished % TESTS_BETWEEN_CLEARING == 0:
+        jax.clear_caches()
+        gc.collect()

@@ -26,7 +26,7 @@ def make_layer(key):
 
 
 def curves(weights, **changes):
-    config = small_config(weights=weights, num_layers=4, **changes)
+    config = small_config(weights=weights, num_layers=4, integrator="residual", **changes)
     return randomised(FAMILIES[weights](make_layer, config, key=jax.random.key(0)))
 
 
