@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "qkvflow"
-ALTITUDE = ["config", "nn", "models", "generate", "cli"]
+ALTITUDE = ["config", "nn", "models", "data", "generate", "cli"]
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -46,6 +46,12 @@ def test_building_a_model_imports_no_slow_library():
     )
     run = [sys.executable, "-W", "ignore", "-c", code]
     assert subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_data_imports_no_jax():
+    for path in (PACKAGE / "data").glob("*.py"):
+        outside = {m.split(".")[0] for m in imports_of(path)}
+        assert not outside & {"jax", "haliax", "equinox"}, path
 
 
 def test_reading_a_config_does_not_import_jax():

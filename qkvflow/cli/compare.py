@@ -1,8 +1,8 @@
 """Train every named model for a few steps on a little text and show what differs.
 
-The text is the language reference that every Python carries with it, read as bytes. All models see
-the same batches. A few dozen steps say how the models differ in size, cost and start, not which is
-the better one.
+The text is what every Python carries with it, its language reference and its library's sources, read
+as bytes. All models see the same batches. A few dozen steps say how the models differ in size, cost
+and start, not which is the better one.
 """
 
 import math
@@ -24,6 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from qkvflow.config import ConfigError, Gpt2Config
+from qkvflow.data import Corpus, load_corpus
 from qkvflow.models import (
     MODELS,
     LanguageModel,
@@ -64,11 +65,9 @@ class Result:
     milliseconds: float
 
 
-def little_text() -> np.ndarray:
-    """The Python language reference as bytes, 0.7 million of them."""
-    from pydoc_data.topics import topics  # half a megabyte of strings
-
-    return np.frombuffer("\n".join(topics.values()).encode(), np.uint8).astype(np.int32)
+def read_bytes(corpus: Corpus, split: str) -> np.ndarray:
+    """A split of a corpus as bytes."""
+    return np.frombuffer("".join(corpus.chunks(split)).encode(), np.uint8).astype(np.int32)
 
 
 def windows(text: np.ndarray, options: Options, step: int) -> tuple[NamedArray, NamedArray]:
@@ -96,10 +95,14 @@ def configs(options: Options) -> dict[str, Gpt2Config]:
 
 
 def train(
-    name: str, config: Gpt2Config, options: Options, text: np.ndarray, progress: Progress
+    name: str,
+    config: Gpt2Config,
+    options: Options,
+    texts: tuple[np.ndarray, np.ndarray],
+    progress: Progress,
 ) -> Result:
-    """Train one named model; the last twentieth of the text is for validation."""
-    train_text, valid_text = np.split(text, [len(text) * 19 // 20])
+    """Train one named model on the first text; the second is for validation."""
+    train_text, valid_text = texts
     task = progress.add_task(f"{name:<17}", total=options.steps, loss="compiling")
     model = build_model(name, config, key=jax.random.key(options.seed))
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(options.learning_rate))
@@ -177,7 +180,8 @@ def result_table(results: list[Result], options: Options) -> Table:
 def run(options: Options) -> None:
     """Print the two tables, with a progress bar for every model between them."""
     console = Console()
-    chosen, text = configs(options), little_text()
+    chosen, corpus = configs(options), load_corpus("embedded")
+    texts = read_bytes(corpus, "train"), read_bytes(corpus, "valid")
     console.print(difference_table())
     columns = (
         TextColumn("{task.description}"),
@@ -187,5 +191,5 @@ def run(options: Options) -> None:
         TextColumn("{task.fields[loss]}"),
     )
     with Progress(*columns, console=console) as progress:
-        results = [train(name, config, options, text, progress) for name, config in chosen.items()]
+        results = [train(name, config, options, texts, progress) for name, config in chosen.items()]
     console.print(result_table(results, options))

@@ -1,0 +1,39 @@
+"""What a model reads: corpora, tokenizers, batches, evaluation windows and n-gram floors.
+
+Pure Python and numpy. `tokenizers`, `datasets` and `rich` are imported only where they are used.
+
+    corpus = load_corpus("embedded")
+    dataset = prepare(corpus, make_tokenizer("char", corpus), "cache")
+    inputs, targets = batch_at(
+        dataset["train"].ids, digest=dataset.digest, seed=0, step=0, batch_size=8, length=128
+    )
+"""
+
+from qkvflow.data.atomic import default_cache_dir as default_cache_dir
+from qkvflow.data.batches import batch_at as batch_at
+from qkvflow.data.batches import windows_per_epoch as windows_per_epoch
+from qkvflow.data.bpe import BPETokenizer as BPETokenizer
+from qkvflow.data.corpora import CORPUS_NAMES as CORPUS_NAMES
+from qkvflow.data.corpora import load_corpus as load_corpus
+from qkvflow.data.corpus import SPLITS as SPLITS
+from qkvflow.data.corpus import Corpus as Corpus
+from qkvflow.data.corpus import Document as Document
+from qkvflow.data.corpus import FileDocument as FileDocument
+from qkvflow.data.corpus import TextDocument as TextDocument
+from qkvflow.data.corpus import make_corpus as make_corpus
+from qkvflow.data.dataset import TokenDataset as TokenDataset
+from qkvflow.data.dataset import TokenSplit as TokenSplit
+from qkvflow.data.dataset import bits_per_byte as bits_per_byte
+from qkvflow.data.dataset import open_dataset as open_dataset
+from qkvflow.data.errors import DataError as DataError
+from qkvflow.data.evaluation import eval_windows as eval_windows
+from qkvflow.data.evaluation import eval_windows_subset as eval_windows_subset
+from qkvflow.data.markov import MarkovLanguage as MarkovLanguage
+from qkvflow.data.ngram import NGramModel as NGramModel
+from qkvflow.data.prepare import prepare as prepare
+from qkvflow.data.tokenizer import ByteTokenizer as ByteTokenizer
+from qkvflow.data.tokenizer import CharTokenizer as CharTokenizer
+from qkvflow.data.tokenizer import Tokenizer as Tokenizer
+from qkvflow.data.tokenizer_registry import TOKENIZER_NAMES as TOKENIZER_NAMES
+from qkvflow.data.tokenizer_registry import make_tokenizer as make_tokenizer
+from qkvflow.data.tokenizer_registry import tokenizer_from_dict as tokenizer_from_dict

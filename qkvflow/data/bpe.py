@@ -1,0 +1,130 @@
+"""Byte-pair encoding through the `tokenizers` package."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from qkvflow.data.errors import DataError
+from qkvflow.data.text import pieces
+from qkvflow.data.tokenizer import Ids, Tokenizer, check_ids
+
+
+@dataclass(frozen=True)
+class BPETokenizer(Tokenizer):
+    """Any tokenizer of the `tokenizers` package, held as the text of its tokenizer.json.
+
+    BPETokenizer.train(corpus.chunks("train"), vocab_size=8192)
+    BPETokenizer.from_file("tokenizer.json")
+    BPETokenizer.from_gpt2("vocab.json", "merges.txt")
+    """
+
+    kind: ClassVar[str] = "bpe"
+    json_text: str
+
+    @classmethod
+    def train(cls, chunks: Iterable[str], vocab_size: int) -> "BPETokenizer":
+        """Fit a byte-level BPE: 256 bytes and the merges found, with nothing unknown."""
+        from tokenizers import pre_tokenizers, trainers
+
+        if vocab_size < 256:
+            raise DataError(f"vocab_size is {vocab_size}; byte-level BPE needs at least 256.")
+        tokenizer = _byte_level()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(pieces(chunks), trainer)
+        return cls._parse(tokenizer.to_str(), "a new tokenizer")
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> "BPETokenizer":
+        """A `tokenizer.json` as the `tokenizers` and `transformers` packages write it."""
+        return cls._parse(_read(Path(path)), str(path))
+
+    @classmethod
+    def from_gpt2(cls, vocab: str | os.PathLike[str], merges: str | os.PathLike[str]) -> "BPETokenizer":
+        """GPT-2's own files, `vocab.json` and `merges.txt`."""
+        lines = _read(Path(merges)).splitlines()
+        pairs = [tuple(line.split()) for line in lines if line and not line.startswith("#version")]
+        try:
+            tokenizer = _byte_level(json.loads(_read(Path(vocab))), pairs)
+        except Exception as error:  # tokenizers raises plain Exception
+            raise DataError(
+                f"{vocab} and {merges} are no GPT-2 tokenizer: {error}. Expected a JSON object "
+                f"from token to id and a file with one merge a line."
+            ) from error
+        return cls._parse(tokenizer.to_str(), "a new tokenizer")
+
+    @property
+    def vocab_size(self) -> int:
+        # One past the largest id: some files leave holes, and an id must fit the embedding.
+        return self._largest_id + 1
+
+    def encode(self, text: str) -> Ids:
+        clean = text.encode("utf-8", "replace").decode()
+        ids = self._tokenizer.encode(clean, add_special_tokens=False).ids
+        return np.asarray(ids, dtype=self.dtype)
+
+    def decode(self, ids: npt.ArrayLike) -> str:
+        checked = check_ids(ids, self.vocab_size).tolist()
+        text: str = self._tokenizer.decode(checked, skip_special_tokens=False)
+        return text
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, "tokenizer": json.loads(self.json_text)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "BPETokenizer":
+        return cls._parse(json.dumps(data["tokenizer"]), "the saved data")
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from tokenizers import Tokenizer as Backend
+
+        return Backend.from_str(self.json_text)
+
+    @cached_property
+    def _largest_id(self) -> int:
+        return int(max(self._tokenizer.get_vocab(with_added_tokens=True).values()))
+
+    @classmethod
+    def _parse(cls, text: str, source: str) -> "BPETokenizer":
+        """Check the text of a tokenizer.json and bring it into one form, so that equal is equal."""
+        try:
+            tokenizer = cls(json.dumps(json.loads(text), ensure_ascii=False))
+            # Builds the backend, which reads the whole text.
+            if tokenizer._largest_id < 1:
+                raise ValueError("it has fewer than two tokens")
+        except Exception as error:  # tokenizers raises plain Exception
+            raise DataError(
+                f"The tokenizer in {source} cannot be used: {error}. Expected a tokenizer.json."
+            ) from error
+        return tokenizer
+
+
+def _byte_level(vocab: dict[str, int] | None = None, merges: list[Any] | None = None) -> Any:
+    """GPT-2's pipeline: split into words by its regular expression, then bytes, then merges."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, pre_tokenizers
+
+    tokenizer = Backend(models.BPE(vocab=vocab, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"The tokenizer file {path} cannot be read: {error}. Check the path."
+        ) from error

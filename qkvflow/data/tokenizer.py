@@ -1,0 +1,147 @@
+"""Text to ids and back: the common interface, bytes and characters."""
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from qkvflow.data.errors import DataError
+
+Ids = npt.NDArray[Any]
+"""A one-dimensional array of token ids, of an unsigned or signed integer type."""
+
+
+class Tokenizer(ABC):
+    """Maps text to ids in [0, vocab_size) and back, and is saved as plain JSON."""
+
+    kind: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def vocab_size(self) -> int:
+        """How many ids there are."""
+
+    @abstractmethod
+    def encode(self, text: str) -> Ids:
+        """The ids of a text, as uint16, or uint32 where the vocabulary needs it."""
+
+    @abstractmethod
+    def decode(self, ids: npt.ArrayLike) -> str:
+        """The text of ids; what is no text comes out as U+FFFD."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that `tokenizer_from_dict` turns into an equal tokenizer."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The smallest of uint16 and uint32 that holds every id."""
+        return np.dtype("<u2" if self.vocab_size <= 1 << 16 else "<u4")
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the tokenizer's data."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+
+def check_ids(ids: npt.ArrayLike, vocab_size: int) -> Ids:
+    """The ids as an array, or a `DataError` if one of them is outside of the vocabulary."""
+    array = np.asarray(ids, dtype=np.int64)
+    if array.size and not 0 <= array.min() <= array.max() < vocab_size:
+        raise DataError(
+            f"Ids from {array.min()} to {array.max()} came to be decoded; expected 0 to "
+            f"{vocab_size - 1}. Were they made by another tokenizer?"
+        )
+    return array
+
+
+@dataclass(frozen=True)
+class ByteTokenizer(Tokenizer):
+    """The 256 bytes of UTF-8: no vocabulary to fit, nothing unknown.
+
+    >>> ByteTokenizer().encode("né").tolist()
+    [110, 195, 169]
+    """
+
+    kind: ClassVar[str] = "byte"
+
+    @property
+    def vocab_size(self) -> int:
+        return 256
+
+    def encode(self, text: str) -> Ids:
+        # A lone surrogate, as a broken command line may hold, is no character: "?" replaces it.
+        return np.frombuffer(text.encode("utf-8", "replace"), np.uint8).astype(self.dtype)
+
+    def decode(self, ids: npt.ArrayLike) -> str:
+        return check_ids(ids, 256).astype(np.uint8).tobytes().decode("utf-8", "replace")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "ByteTokenizer":
+        return cls()
+
+
+@dataclass(frozen=True)
+class CharTokenizer(Tokenizer):
+    """The characters of the train split in order of code point, and id 0 for all others.
+
+    >>> CharTokenizer.fit(["abba"]).encode("abc").tolist()
+    [1, 2, 0]
+    """
+
+    kind: ClassVar[str] = "char"
+    symbols: str
+
+    def __post_init__(self) -> None:
+        if not self.symbols or sorted(set(self.symbols)) != list(self.symbols):
+            raise DataError("A character vocabulary must be distinct characters in sorted order.")
+
+    @classmethod
+    def fit(cls, chunks: Iterable[str]) -> "CharTokenizer":
+        """The vocabulary of a text: give it the train split, never more."""
+        seen: set[str] = set()
+        for chunk in chunks:
+            seen.update(chunk)
+        return cls("".join(sorted(seen)))
+
+    @property
+    def vocab_size(self) -> int:
+        return 1 + len(self.symbols)
+
+    def encode(self, text: str) -> Ids:
+        points = _code_points(text)
+        # Every code point above the table's last is unknown, as the table's last entry is.
+        ids: Ids = self._table[np.minimum(points, len(self._table) - 1)]
+        return ids
+
+    def decode(self, ids: npt.ArrayLike) -> str:
+        symbols = "\N{REPLACEMENT CHARACTER}" + self.symbols
+        return "".join([symbols[i] for i in check_ids(ids, self.vocab_size).tolist()])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, "symbols": self.symbols}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "CharTokenizer":
+        return cls(data["symbols"])
+
+    @cached_property
+    def _table(self) -> Ids:
+        """Code point to id; the entry past the last symbol is 0."""
+        points = _code_points(self.symbols)
+        table = np.zeros(int(points[-1]) + 2, self.dtype)
+        table[points] = np.arange(1, self.vocab_size)
+        return table
+
+
+def _code_points(text: str) -> npt.NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.dtype("<u4"))

@@ -1,0 +1,58 @@
+"""A tokenizer by name, by path, or from the data it was saved as."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from qkvflow.data.bpe import BPETokenizer
+from qkvflow.data.corpus import Corpus
+from qkvflow.data.errors import DataError
+from qkvflow.data.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
+
+TOKENIZER_NAMES = ("byte", "char", "bpe")
+
+_KINDS: tuple[type[ByteTokenizer] | type[CharTokenizer] | type[BPETokenizer], ...]
+_KINDS = (ByteTokenizer, CharTokenizer, BPETokenizer)
+
+
+def tokenizer_from_dict(data: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer that `to_dict` described.
+
+    >>> tokenizer_from_dict(ByteTokenizer().to_dict()).vocab_size
+    256
+    """
+    for cls in _KINDS:
+        if data.get("kind") == cls.kind:
+            return cls.from_dict(data)
+    raise DataError(
+        f"A tokenizer of kind {data.get('kind')!r} is not known; expected one of "
+        f"{', '.join(TOKENIZER_NAMES)}. Was it saved by a newer version?"
+    )
+
+
+def make_tokenizer(spec: str, corpus: Corpus, vocab_size: int = 8192) -> Tokenizer:
+    """A tokenizer by name, fitted on the train split, or from a path.
+
+    `byte`, `char`, `bpe` (trained to `vocab_size`), a `tokenizer.json`, or a directory that
+    holds one or GPT-2's `vocab.json` and `merges.txt`.
+    """
+    if spec == "byte":
+        return ByteTokenizer()
+    if spec == "char":
+        return CharTokenizer.fit(corpus.chunks("train"))
+    if spec == "bpe":
+        return BPETokenizer.train(corpus.chunks("train"), vocab_size)
+    return _load(Path(spec).expanduser())
+
+
+def _load(path: Path) -> BPETokenizer:
+    if path.is_file():
+        return BPETokenizer.from_file(path)
+    if (path / "tokenizer.json").is_file():
+        return BPETokenizer.from_file(path / "tokenizer.json")
+    if (path / "vocab.json").is_file():
+        return BPETokenizer.from_gpt2(path / "vocab.json", path / "merges.txt")
+    raise DataError(
+        f"There is no tokenizer {str(path)!r}. Expected one of {', '.join(TOKENIZER_NAMES)}, a "
+        f"tokenizer.json, or a directory with one or with vocab.json and merges.txt."
+    )

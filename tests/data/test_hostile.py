@@ -1,0 +1,105 @@
+"""Hostile input: a clear sentence each, before any work starts."""
+
+import os
+
+import pytest
+
+from qkvflow.data import ByteTokenizer, DataError, load_corpus, prepare
+from qkvflow.data.text import BLOCK_BYTES
+
+
+def refused(path, *words):
+    with pytest.raises(DataError) as caught:
+        load_corpus(path)
+    message = str(caught.value)
+    assert message.endswith(".") and all(word in message for word in words), message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("wikitext2", "wikitext-2"), ("embeded", "embedded"), ("./no/such/file.txt", "")],
+)
+def test_a_missing_path_names_the_nearest_corpus(name, nearest):
+    refused(name, "no corpus and no file", f"nearest known corpus is '{nearest}")
+
+
+def test_an_empty_file_and_an_empty_directory(tmp_path):
+    (tmp_path / "empty.txt").touch()
+    refused(tmp_path / "empty.txt", "is empty", "Give a file")
+    (tmp_path / "directory").mkdir()
+    refused(tmp_path / "directory", "holds 0 text files", "at least 3")
+
+
+def test_a_directory_with_one_empty_split(tmp_path):
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_text("ab" if split != "valid" else "", encoding="utf-8")
+    refused(tmp_path, "valid split", "is empty")
+
+
+def test_a_directory_that_lacks_a_split(tmp_path):
+    (tmp_path / "train.txt").write_text("some text", encoding="utf-8")
+    refused(tmp_path, "holds train.txt but not valid.txt and test.txt")
+
+
+@pytest.mark.parametrize("offset", [0, 7, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 77])
+@pytest.mark.parametrize("bad", [b"\xff", b"\xc3(", b"\xe4\xb8"])
+def test_invalid_utf8_is_named_with_file_and_offset(tmp_path, offset, bad):
+    good = ("é" * (BLOCK_BYTES + 50)).encode()
+    good = b"a" * (offset % 2) + good[: offset - offset % 2]
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_bytes(b"ab" if split != "train" else good + bad)
+    refused(tmp_path, "train.txt is not valid UTF-8", f"offset {offset} ")
+
+
+@pytest.mark.parametrize("offset", [1, 5, BLOCK_BYTES - 1, BLOCK_BYTES + 3])
+def test_binary_data_is_named_with_file_and_offset(tmp_path, offset):
+    """Two-byte characters from an odd place on: one of them lies across the end of a block."""
+    path = tmp_path / "program"
+    path.write_bytes(b"x" + "é".encode() * (offset // 2) + b"\0" + b"\x80" * 10 + b"y" * 20 * offset)
+    refused(path, "program is binary data", f"NUL byte at offset {offset}.")
+
+
+def test_utf16_gets_a_hint(tmp_path):
+    (tmp_path / "windows.txt").write_text("some text\n" * 100, encoding="utf-16")
+    refused(tmp_path / "windows.txt", "UTF-8")
+
+
+def test_a_single_symbol_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("a" * 10_000, encoding="utf-8")
+    refused(tmp_path / "a.txt", "single symbol 'a', 9000 times", "nothing to learn")
+
+
+def test_two_symbols_are_enough(tmp_path):
+    (tmp_path / "ab.txt").write_text("ab" * 100, encoding="utf-8")
+    assert load_corpus(tmp_path / "ab.txt")["train"].characters == 180
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    refused(tmp_path / "pipe", "neither a file nor a directory")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_file(tmp_path):
+    path = tmp_path / "secret.txt"
+    path.write_text("some text", encoding="utf-8")
+    path.chmod(0)
+    refused(path, "cannot be read")
+
+
+@pytest.mark.parametrize("inside", ["cache", "cache/deeper"])
+def test_a_cache_directory_that_cannot_be_written(tmp_path, inside):
+    """A file stands where the directory should be: not even root can write there."""
+    (tmp_path / "cache").write_text("a file", encoding="utf-8")
+    corpus = load_corpus("markov:characters=1000")
+    with pytest.raises(DataError, match="cannot be written.*Choose another"):
+        prepare(corpus, ByteTokenizer(), tmp_path / inside)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_cache_directory(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(DataError, match="cannot be written: Permission denied"):
+        prepare(load_corpus("markov:characters=1000"), ByteTokenizer(), tmp_path / "cache")
