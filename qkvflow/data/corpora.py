@@ -3,9 +3,10 @@
 import os
 from pathlib import Path
 
+from qkvflow.config import nearest
 from qkvflow.data.corpus import Corpus
 from qkvflow.data.embedded import embedded_corpus
-from qkvflow.data.errors import DataError, nearest
+from qkvflow.data.errors import DataError
 from qkvflow.data.files import DATA_VARIABLE, directory_corpus, file_corpus, wikitext_corpus
 from qkvflow.data.hub import download_wikitext, hub_corpus
 from qkvflow.data.markov import markov_corpus
@@ -87,7 +88,6 @@ def _load_path(path: Path) -> Corpus:
     if path.exists():
         raise DataError(f"{path} is neither a file nor a directory; give a text file.")
     raise DataError(
-        f"There is no corpus and no file named {str(path)!r}. The nearest known corpus is "
-        f"{nearest(str(path), CORPUS_NAMES)!r}; known are {', '.join(CORPUS_NAMES)}, "
-        f"hf:OWNER/NAME, and any path to text."
+        f"There is no corpus and no file named {str(path)!r}. {nearest(str(path), CORPUS_NAMES)} "
+        f"Also hf:OWNER/NAME, and any path to text."
     )

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from qkvflow.config import nearest
 from qkvflow.data.corpus import Corpus, TextDocument, make_corpus
-from qkvflow.data.errors import DataError, nearest
+from qkvflow.data.errors import DataError
 
 MAX_STATES = 4096
 
@@ -144,7 +145,7 @@ def _parse(options: str) -> dict[str, Any]:
     for option in filter(None, options.split(",")):
         key, _, value = option.partition("=")
         if key not in known:
-            raise DataError(f"markov has no option {key!r}; the nearest is {nearest(key, known)!r}.")
+            raise DataError(f"markov has no option {key!r}. {nearest(key, known)}")
         try:
             values[key] = known[key](value)
         except ValueError as error:

@@ -17,11 +17,15 @@ def refused(path, *words):
 
 
 @pytest.mark.parametrize(
-    ("name", "nearest"),
-    [("wikitext2", "wikitext-2"), ("embeded", "embedded"), ("./no/such/file.txt", "")],
+    ("name", "help"),
+    [
+        ("wikitext2", "Did you mean 'wikitext-2'?"),
+        ("embeded", "Did you mean 'embedded'?"),
+        ("./no/such/file.txt", "Known: embedded, "),
+    ],
 )
-def test_a_missing_path_names_the_nearest_corpus(name, nearest):
-    refused(name, "no corpus and no file", f"nearest known corpus is '{nearest}")
+def test_a_missing_path_names_the_nearest_corpus(name, help):
+    refused(name, "no corpus and no file", help)
 
 
 def test_an_empty_file_and_an_empty_directory(tmp_path):

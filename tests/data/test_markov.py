@@ -94,7 +94,7 @@ def test_options_change_the_language():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("ordre=2", "nearest is 'order'"),
+        ("ordre=2", "Did you mean 'order'"),
         ("order=two", "not a int"),
         ("order=0,symbols=99,sharpness=-1", "order is 0.*symbols is 99.*sharpness is -1"),
         ("order=9,symbols=9", "smaller order"),
