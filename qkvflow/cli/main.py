@@ -5,9 +5,14 @@ import sys
 
 from qkvflow import __version__
 from qkvflow.config import ConfigError, nearest
+from qkvflow.data import DataError
+from qkvflow.files import FileError
 
 COMMANDS = {
     "compare": "Train every named model for a few steps on a little text and show what differs.",
+    "train": "Train a model on any text; started again, it goes on where it stopped.",
+    "evaluate": "The loss of a trained model on a whole split of a text.",
+    "generate": "Continue a text with a trained model, at any depth.",
 }
 
 
@@ -42,10 +47,13 @@ def main(arguments: list[str] | None = None) -> int:
     import tyro  # late: `qkvflow --help` answers at once
 
     module = importlib.import_module(f"qkvflow.cli.{name}")
-    options = tyro.cli(module.Options, prog=f"qkvflow {name}", description=module.__doc__, args=rest)
     try:
-        module.run(options)
-    except ConfigError as error:
+        defaults = module.defaults(rest) if hasattr(module, "defaults") else None
+        prog = f"qkvflow {name}"
+        options = tyro.cli(
+            module.Options, prog=prog, description=module.__doc__, args=rest, default=defaults
+        )
+        return module.run(options) or 0
+    except (ConfigError, DataError, FileError) as error:
         print(error, file=sys.stderr)
         return 2
-    return 0

@@ -1,11 +1,10 @@
 """The configuration of a language model: its shape, its weights over depth, its integrator."""
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from qkvflow.config.strict import ConfigError, strict, type_problems
+from qkvflow.config.strict import ConfigError, from_dict, strict, to_dict, type_problems
 
 if TYPE_CHECKING:
     from haliax import Axis
@@ -127,13 +126,11 @@ class Gpt2Config:
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "Gpt2Config":
         """The inverse of `to_dict`; lists become tuples, unknown names are refused."""
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-        return cls(**values)
+        return from_dict(cls, fields)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain JSON values."""
-        fields = dataclasses.asdict(self)
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
+        return to_dict(self)
 
     @property
     def bias(self) -> bool:

@@ -5,10 +5,11 @@ import difflib
 import functools
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 _Class = TypeVar("_Class", bound=type)
+_Config = TypeVar("_Config")
 
 
 class ConfigError(ValueError):
@@ -36,6 +37,10 @@ def matches(value: Any, kind: Any) -> bool:
         return any(value == arg and type(value) is type(arg) for arg in args)
     if origin is tuple:
         return isinstance(value, tuple) and all(matches(item, args[0]) for item in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(
+            matches(k, args[0]) and matches(v, args[1]) for k, v in value.items()
+        )
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if kind is int:
@@ -51,8 +56,47 @@ def describe(kind: Any) -> str:
     if origin is Literal:
         return "one of " + ", ".join(repr(arg) for arg in args)
     if origin is tuple:
-        return f"a tuple, each {describe(args[0])}"
+        return f"a list, each {describe(args[0])}"
+    if origin is dict:
+        return f"a table of names, each {describe(args[1])}"
     return "None" if kind is types.NoneType else kind.__name__
+
+
+def from_dict(cls: type[_Config], fields: Mapping[str, Any]) -> _Config:
+    """The inverse of `to_dict`: mappings become nested configs, lists become tuples.
+
+    The problems of all nested configs are reported together, each under the name of its field.
+    """
+    hints, values, problems = typing.get_type_hints(cls), dict[str, Any](), list[str]()
+    for name, value in fields.items():
+        kind = hints.get(name)
+        if not dataclasses.is_dataclass(kind):
+            values[str(name)] = tuple(value) if isinstance(value, list) else value
+        elif not isinstance(value, Mapping):
+            problems.append(f"{name} is {value!r}; expected a table of fields.")
+        else:
+            try:
+                values[name] = from_dict(typing.cast(type, kind), value)
+            except ConfigError as error:
+                problems += [f"{name}: {problem}" for problem in error.problems]
+    try:
+        config = cls(**values)
+    except ConfigError as error:
+        problems += error.problems
+    if problems:
+        raise ConfigError(f"{cls.__name__} cannot be made:", problems)
+    return config
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """All fields of a config as plain JSON values."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: plain(item) for name, item in value.items()}
+        return [plain(item) for item in value] if isinstance(value, tuple) else value
+
+    return plain(dataclasses.asdict(config))
 
 
 def type_problems(config: Any) -> list[str]:

@@ -9,10 +9,10 @@ Pure Python and numpy. `tokenizers`, `datasets` and `rich` are imported only whe
     )
 """
 
-from qkvflow.data.atomic import default_cache_dir as default_cache_dir
 from qkvflow.data.batches import batch_at as batch_at
 from qkvflow.data.batches import windows_per_epoch as windows_per_epoch
 from qkvflow.data.bpe import BPETokenizer as BPETokenizer
+from qkvflow.data.cache import default_cache_dir as default_cache_dir
 from qkvflow.data.corpora import CORPUS_NAMES as CORPUS_NAMES
 from qkvflow.data.corpora import load_corpus as load_corpus
 from qkvflow.data.corpus import SPLITS as SPLITS

@@ -4,8 +4,6 @@ Layout of a directory: `train.bin`, `valid.bin`, `test.bin` (little-endian ids, 
 `dataset.json` (digests, counts, dtype, tokenizer).
 """
 
-import hashlib
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -19,6 +17,7 @@ from qkvflow.data.corpus import SPLITS
 from qkvflow.data.errors import DataError
 from qkvflow.data.tokenizer import Ids, Tokenizer
 from qkvflow.data.tokenizer_registry import tokenizer_from_dict
+from qkvflow.files import FileError, file_sha256, read_sealed, write_sealed
 
 FORMAT = 1
 SIDECAR = "dataset.json"
@@ -122,33 +121,21 @@ def write_sidecar(
         "splits": {split: asdict(info) for split, info in infos.items()},
         "tokenizer": tokenizer.to_dict(),
     }
-    text = json.dumps(content | {"sha256": _seal(content)}, indent=1)
-    (directory / SIDECAR).write_text(text, encoding="utf-8")
+    write_sealed(directory / SIDECAR, content)
 
 
 _REMEDY = "Remove the directory and prepare the corpus again."
 
 
 def _read_sidecar(directory: Path) -> dict[str, Any]:
-    path = directory / SIDECAR
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    if not (directory / SIDECAR).exists():
         raise DataError(
             f"{directory} holds no prepared dataset: {SIDECAR} is not there. Prepare one first."
-        ) from error
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read: {error}. {_REMEDY}") from error
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT:
-        raise DataError(f"{path} has format {found!r}, expected {FORMAT}. {_REMEDY}")
-    if content.pop("sha256", None) != _seal(content):
-        raise DataError(f"{path} was changed after it was written: its sha256 differs. {_REMEDY}")
-    return dict(content)
-
-
-def _seal(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        )
+    try:
+        return read_sealed(directory / SIDECAR, FORMAT)
+    except FileError as error:
+        raise DataError(f"{error} {_REMEDY}") from error
 
 
 def _open_split(path: Path, info: SplitInfo, dtype: np.dtype[Any], verify: bool) -> TokenSplit:
@@ -157,11 +144,6 @@ def _open_split(path: Path, info: SplitInfo, dtype: np.dtype[Any], verify: bool)
     if size != expected:
         state = "is missing" if size is None else f"has {size} bytes"
         raise DataError(f"{path} {state}; its sidecar says {expected} bytes. {_REMEDY}")
-    if (verify or size <= CHEAP_TO_HASH) and _sha256(path) != info.sha256:
+    if (verify or size <= CHEAP_TO_HASH) and file_sha256(path) != info.sha256:
         raise DataError(f"{path} was changed after it was written: its sha256 differs. {_REMEDY}")
     return TokenSplit(np.memmap(path, dtype=dtype, mode="r"), info)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

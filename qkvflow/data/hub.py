@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from qkvflow.data.atomic import building, default_cache_dir
+from qkvflow.data.cache import caching, default_cache_dir
 from qkvflow.data.corpus import SEPARATOR, SPLITS, Corpus
 from qkvflow.data.errors import DataError
 from qkvflow.data.files import directory_corpus
@@ -37,7 +37,7 @@ def hub_corpus(
     if not directory.is_dir():
         path, config = _parse_name(name)
         documents = _documents(_stream(path, config, "train"), field, name)
-        with building(directory) as temporary:
+        with caching(directory) as temporary:
             _spool(itertools.islice(documents, limit), temporary, name)
     return directory_corpus(directory, f"hf:{name}")
 
@@ -47,7 +47,7 @@ def download_wikitext(name: str, cache_dir: Path | None = None) -> Corpus:
     directory = (cache_dir or default_cache_dir()) / "hub" / name
     if not directory.is_dir():
         rows = {s: _stream(WIKITEXT, f"{name}-v1", _HUB_SPLITS[s]) for s in SPLITS}
-        with building(directory) as temporary:
+        with caching(directory) as temporary:
             for split in SPLITS:
                 _write_lines(temporary / f"{split}.txt", _documents(rows[split], "text", name))
     return directory_corpus(directory, name)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from qkvflow.data.atomic import building
+from qkvflow.data.cache import caching
 from qkvflow.data.corpus import SPLITS, Corpus
 from qkvflow.data.dataset import (
     FORMAT,
@@ -50,7 +50,7 @@ def prepare(
         except DataError as error:
             warnings.warn(f"{error} It is being prepared again.", stacklevel=2)
             shutil.rmtree(directory, ignore_errors=True)
-    with building(directory) as temporary:
+    with caching(directory) as temporary:
         _write_dataset(corpus, tokenizer, temporary)
     return open_dataset(directory)
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from qkvflow.models.language_model import LanguageModel
+from qkvflow.models.paths import PARTS, arrays_of, parts_of
 from qkvflow.nn.attention import Attention
 from qkvflow.nn.linear import Linear, size_of
 from qkvflow.nn.mlp import MLP
@@ -61,14 +62,11 @@ def _nodes(tree: Any, *kinds: type) -> list[Any]:
 
 def count_parameters(model: LanguageModel) -> Parameters:
     """Parameters by part: embeddings, base weights (and norms), time networks, output projection."""
-    blocks = model.transformer.blocks
-    time_network = sum(_size(node) for node in _nodes(blocks, TimeNetwork))
-    return Parameters(
-        embedding=_size((model.transformer.wte, model.transformer.wpe)),
-        base=_size((blocks, model.transformer.ln_f)) - time_network,
-        time_network=time_network,
-        head=_size(model.lm_head),
-    )
+    sizes = dict.fromkeys(PARTS, 0)
+    parts = parts_of(model)
+    for path, array in arrays_of(model).items():
+        sizes[parts[path]] += array.size
+    return Parameters(**sizes)
 
 
 def forward_flops(model: LanguageModel, batch: int, length: int) -> int:

@@ -1,5 +1,6 @@
 """A language model is a vector field integrated over depth: embed, integrate, norm, head."""
 
+import os
 from typing import Any, ClassVar, Self, final
 
 import equinox as eqx
@@ -97,6 +98,12 @@ class LanguageModel(eqx.Module):
         rows = (-1, ids.array.shape[-1])
         return _loss(self, ids.array.reshape(rows), targets.array.reshape(rows), time, key)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a new directory, as safetensors and JSON; `qkvflow.load` reads it."""
+        from qkvflow.models.storage import save_model  # which knows all models
+
+        save_model(self, path)
+
     def embed(self, ids: Array, offset: Array | int = 0, *, key: Array | None = None) -> NamedArray:
         """x(0): token and position embeddings of ids [batch, position]."""
         x = self.transformer.wte(ids)
@@ -191,9 +198,16 @@ def _logits(model: LanguageModel, ids: Array, t: Time | None, key: Array | None)
     return model.head(final_state(model, ids, t, key))
 
 
-@eqx.filter_jit
-def _loss(model: LanguageModel, ids: Array, targets: Array, t: Time | None, key: Array | None) -> Array:
+def token_losses(
+    model: LanguageModel, ids: Array, targets: Array, t: Time | None = None, key: Array | None = None
+) -> Array:
+    """Cross-entropy of each target [batch, position] in nats, float32; NaN where it is no token id."""
     logits = model.head(final_state(model, ids, t, key))
     known = jnp.where(targets < 0, logits.shape[-1], targets)[..., None]
     target_logits = jnp.take_along_axis(logits, known, axis=-1, mode="fill", fill_value=jnp.nan)[..., 0]
-    return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - target_logits)
+    return jax.nn.logsumexp(logits, axis=-1) - target_logits
+
+
+@eqx.filter_jit
+def _loss(model: LanguageModel, ids: Array, targets: Array, t: Time | None, key: Array | None) -> Array:
+    return jnp.mean(token_losses(model, ids, targets, t, key))

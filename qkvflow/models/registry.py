@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 from jax import Array
 
-from qkvflow.config import Gpt2Config, nearest
+from qkvflow.config import ConfigError, Gpt2Config, nearest
 from qkvflow.models.language_model import FlowLM, LanguageModel
 from qkvflow.models.neuralode_lm import NeuralODELM
 from qkvflow.models.neuralode_ssm_lm import NeuralODESSMLM
@@ -54,5 +54,5 @@ def build_model(name: str, config: Gpt2Config, *, key: Array) -> LanguageModel:
         'shared'
     """
     if name not in MODELS:
-        raise ValueError(f"There is no model {name!r}. {nearest(name, MODELS)}")
+        raise ConfigError(f"There is no model {name!r}.", [nearest(name, MODELS)])
     return model_class(name).init(MODELS[name].fill(config), key=key)

@@ -22,7 +22,7 @@ from qkvflow.config import ConfigError, Gpt2Config
         ({"flavour": "llama", "hidden_dim": 12, "num_heads": 4}, "heads are 3 wide"),
         ({"parts": ("attention", "attention")}, "none twice"),
         ({"parts": ()}, "at least one part"),
-        ({"parts": ("attention", "conv")}, "a tuple, each one of 'attention', 'mlp', 'ssm'"),
+        ({"parts": ("attention", "conv")}, "a list, each one of 'attention', 'mlp', 'ssm'"),
         ({"parts": ("ssm",), "ssm_head_size": 7}, "not divisible by ssm_head_size 7"),
         ({"ssm_delta_max": 1e-4}, "below ssm_delta_min"),
         ({"mlp_ratio": 0.001}, "leaves the MLP no hidden unit"),

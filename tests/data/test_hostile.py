@@ -98,12 +98,12 @@ def test_a_cache_directory_that_cannot_be_written(tmp_path, inside):
     """A file stands where the directory should be: not even root can write there."""
     (tmp_path / "cache").write_text("a file", encoding="utf-8")
     corpus = load_corpus("markov:characters=1000")
-    with pytest.raises(DataError, match="cannot be written.*Choose another"):
+    with pytest.raises(DataError, match="could not be written.*choose another"):
         prepare(corpus, ByteTokenizer(), tmp_path / inside)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_cache_directory(tmp_path):
     tmp_path.chmod(0o500)
-    with pytest.raises(DataError, match="cannot be written: Permission denied"):
+    with pytest.raises(DataError, match="could not be written: Permission denied"):
         prepare(load_corpus("markov:characters=1000"), ByteTokenizer(), tmp_path / "cache")

@@ -1,0 +1,86 @@
+"""The loss of a trained model on a whole split of a text, every token once.
+
+    qkvflow evaluate --checkpoint runs/first --data wikitext-2 --split test
+
+The floor that a model has to beat can be shown beside it: --ngrams 3 fits n-grams of order 1 to 3
+on the train split of the same text, in the same tokens.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import qkvflow
+from qkvflow.config import ConfigError
+from qkvflow.data import NGramModel, TokenDataset, default_cache_dir, load_corpus, prepare
+from qkvflow.models import unroll
+from qkvflow.train import evaluate, read_tokenizer
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `qkvflow evaluate`."""
+
+    checkpoint: Path
+    """Directory of a run, of a checkpoint, or of a saved model."""
+    data: str = "embedded"
+    """A corpus or a path to text, as for `qkvflow train`."""
+    split: Literal["train", "valid", "test"] = "valid"
+    """Part of the text."""
+    depth: int | None = None
+    """Layers at which the weights are sampled; None is the model's own depth."""
+    batch_size: int = 8
+    """Windows that are computed at once."""
+    tokens: int | None = None
+    """Look at this many evenly spaced tokens only; the table then says so."""
+    ngrams: int = 0
+    """Highest order of the n-grams to compare with, 0 to 6."""
+
+
+def run(options: Options) -> None:
+    """Print a table with the loss in nats a token and bits a byte."""
+    if not 0 <= options.ngrams <= 6 or options.batch_size < 1 or (options.tokens or 1) < 1:
+        raise ConfigError(
+            "The evaluation cannot be made:",
+            [
+                f"ngrams is {options.ngrams}, batch_size {options.batch_size}, tokens "
+                f"{options.tokens}; expected ngrams from 0 to 6, and the others at least 1."
+            ],
+        )
+    model = qkvflow.load(options.checkpoint)
+    tokenizer = read_tokenizer(options.checkpoint)
+    dataset = prepare(load_corpus(options.data), tokenizer, default_cache_dir())
+    split = dataset[options.split]
+    if options.depth is not None:
+        model = unroll(model, options.depth)
+    length = model.config.max_position_embeddings
+    result = evaluate(model, split, length=length, batch_size=options.batch_size, tokens=options.tokens)
+    part = "whole" if result.whole else "a part of the"
+    table = Table(title=f"{options.data}, {part} {options.split} split", box=box.SIMPLE)
+    table.add_column("")
+    for heading in ("tokens", "nats/token", "standard error", "bits/byte"):
+        table.add_column(heading, justify="right")
+    table.add_row(
+        str(options.checkpoint),
+        f"{result.tokens:,}",
+        f"{result.loss:.4f}",
+        f"{result.standard_error:.4f}",
+        f"{result.bits_per_byte:.4f}",
+    )
+    for order, loss in enumerate(ngram_losses(dataset, options), start=1):
+        bits = f"{split.bits_per_byte(loss):.4f}"
+        table.add_row(f"n-gram of order {order}", f"{len(split.ids):,}", f"{loss:.4f}", "", bits)
+    Console().print(table)
+
+
+def ngram_losses(dataset: TokenDataset, options: Options) -> list[float]:
+    """Nats a token of n-grams of order 1, 2, ... on the whole split."""
+    if not options.ngrams:
+        return []
+    size = dataset.tokenizer.vocab_size
+    model = NGramModel.fit(dataset["train"].ids, vocab_size=size, order=options.ngrams)
+    return model.nats_by_order(dataset[options.split].ids)

@@ -1,0 +1,95 @@
+"""Continue a text with a trained model, at its own depth or at any other.
+
+    qkvflow generate --checkpoint runs/first --prompt "The river " --tokens 300
+    qkvflow generate --checkpoint runs/first --prompt "The river " --depth 12 --temperature 0
+
+When the model's longest sequence is full, it goes on from the second half of it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import haliax as hax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+
+import qkvflow
+from qkvflow.config import ConfigError
+from qkvflow.generate import generate
+from qkvflow.models import LanguageModel, unroll
+from qkvflow.train import read_tokenizer
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `qkvflow generate`."""
+
+    checkpoint: Path
+    """Directory of a run, of a checkpoint, or of a saved model."""
+    prompt: str
+    """Text to continue."""
+    depth: int | None = None
+    """Layers at which the weights are sampled; None is the model's own depth."""
+    tokens: int = 200
+    """How many tokens to add."""
+    temperature: float = 0.8
+    """0 takes the likeliest token each time; 1 samples as the model says."""
+    top_k: int | None = None
+    """Choose among this many of the likeliest tokens."""
+    top_p: float | None = None
+    """Choose among the likeliest tokens that together have this probability."""
+    seed: int = 0
+    """Of the choices."""
+
+
+def run(options: Options) -> None:
+    """Print the prompt and its continuation, as it comes."""
+    model, tokenizer = qkvflow.load(options.checkpoint), read_tokenizer(options.checkpoint)
+    prompt = np.asarray(tokenizer.encode(options.prompt), np.int32)
+    if not len(prompt) or options.tokens < 1:
+        raise ConfigError(
+            "There is nothing to generate:",
+            [
+                f"the prompt has {len(prompt)} tokens and tokens is {options.tokens}; "
+                "expected at least 1 each."
+            ],
+        )
+    if options.depth is not None:
+        model = unroll(model, options.depth)
+    print(options.prompt, end="", flush=True)
+    shown = 0
+    for ids in continuations(model, prompt, options):
+        # Decoded as a whole: a character may be made of several tokens.
+        text = tokenizer.decode(ids)
+        print(text[shown:], end="", flush=True)
+        shown = len(text)
+    print()
+
+
+def continuations(model: LanguageModel, prompt: np.ndarray, options: Options) -> Iterator[np.ndarray]:
+    """All new tokens so far, again and again, each time with more of them."""
+    longest = model.config.max_position_embeddings
+    key = jax.random.key(options.seed)
+    ids = prompt
+    while len(ids) < len(prompt) + options.tokens:
+        left = len(prompt) + options.tokens - len(ids)
+        context = ids if len(ids) + min(left, 1) <= longest else ids[-max(longest // 2, 1) :]
+        count = min(left, longest - len(context))
+        key, k = jax.random.split(key)
+        with Console(stderr=True).status("compiling and generating"):
+            named = hax.named(jnp.asarray(context)[None], ("batch", "position"))
+            whole = generate(
+                model,
+                named,
+                count,
+                key=k,
+                temperature=options.temperature,
+                top_k=options.top_k,
+                top_p=options.top_p,
+            )
+        new = np.asarray(whole.array)[0, len(context) :]
+        ids = np.concatenate([ids, new])
+        yield ids[len(prompt) :]

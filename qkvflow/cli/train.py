@@ -1,0 +1,113 @@
+"""Train a model on any text; started again with the same --out, it goes on where it stopped.
+
+    qkvflow train --model time_indexed_mlp --data wikitext-2 --steps 2000 --out runs/first
+    qkvflow train --config configs/tiny.yaml --optimizer.learning-rate 1e-3 --out runs/second
+
+A config file sets the defaults, options override it. OUT/final holds the trained model,
+OUT/metrics.jsonl the curve, OUT/checkpoints what is needed to go on. Ctrl-C saves and stops.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from qkvflow.config import ConfigError, RunConfig, read_run
+from qkvflow.train import Sink, TrainingError, read_metrics, train
+from qkvflow.train.metrics import Record
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `qkvflow train`."""
+
+    out: Path
+    """Directory of the run; it is made."""
+    run: Annotated[RunConfig, tyro.conf.arg(name="")]
+    config: Path | None = None
+    """YAML file with the defaults of all other options; see configs/."""
+
+
+def defaults(arguments: list[str]) -> Options:
+    """What the options are where they are not given: as the config file has it, if one is named."""
+    path = _config_path(arguments)
+    run = RunConfig() if path is None else read_run(path)
+    return Options(out=tyro.MISSING, run=run, config=path)
+
+
+def _config_path(arguments: list[str]) -> Path | None:
+    for i, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name == "--config":
+            if not equals and i + 1 == len(arguments):
+                raise ConfigError("--config needs a file:", ["name a YAML file after it."])
+            return Path(value if equals else arguments[i + 1])
+    return None
+
+
+class Display(Sink):
+    """A progress bar on a terminal, and a line for every look at the valid split."""
+
+    def __init__(self, run: RunConfig, console: Console):
+        self._console = console
+        self._speed = ""
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[loss]}"),
+            TextColumn("{task.fields[speed]}"),
+            TimeRemainingColumn(),
+        )
+        self._bar = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._task = self._bar.add_task(run.model, total=run.steps, loss="compiling", speed="")
+        self._bar.start()
+
+    def tick(self, step: int, loss: float) -> None:
+        self._bar.update(self._task, completed=step, loss=f"loss {loss:.3f}", speed=self._speed)
+
+    def write(self, record: Record) -> None:
+        if record["kind"] == "train" and record["tokens_per_second"]:
+            self._speed = f"{record['tokens_per_second']:,.0f} tokens/s"
+        elif record["kind"] == "valid":
+            self._bar.console.print(describe(record), highlight=False)
+        elif record["kind"] == "note":
+            self._bar.console.print(record["text"], style="yellow", highlight=False)
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+def describe(record: Record) -> str:
+    """An evaluation as a line."""
+    seed = f"seed {record['seed']}  " if "seed" in record else ""
+    part = "the whole split" if record["whole"] else f"{record['evaluated_tokens']:,} tokens of it"
+    return (
+        f"step {record['step']:>6}  {seed}valid {record['loss']:.4f} nats/token  "
+        f"{record['bits_per_byte']:.4f} bits/byte  ({part})"
+    )
+
+
+def run(options: Options) -> int:
+    """Train with a progress bar; say where the results are."""
+    console = Console(stderr=True)
+    display = Display(options.run, console)
+    try:
+        outcome = train(options.run, options.out, [display])
+    except TrainingError as error:
+        print(error, file=sys.stderr)
+        return 3
+    finally:
+        display.close()
+    if not outcome.finished:
+        print(f"Stopped after step {outcome.step}; the same command goes on from there.")
+        return 0
+    for record in read_metrics(outcome.out / "metrics.jsonl"):
+        if record["kind"] == "final":
+            print(describe(record))
+    print(f"The model is in {outcome.out / 'final'}, the curve in {outcome.out / 'metrics.jsonl'}.")
+    return 0

@@ -1,0 +1,195 @@
+"""The configuration of a training run: which model, on which text, how it learns."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from qkvflow.config.neuralode_ssm_config import Gpt2Config
+from qkvflow.config.strict import ConfigError, from_dict, strict, to_dict, type_problems
+
+Number = int | float | bool | str
+
+
+@strict
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """How gradients become steps. Decay leaves out norms, biases and time networks (gates)."""
+
+    name: str = "adamw"
+    """Any optimizer of optax that takes a learning rate: adamw, lion, sgd, adafactor, ..."""
+    learning_rate: float = 3e-4
+    """Its peak, after warm-up."""
+    schedule: str = "cosine"
+    """After warm-up: cosine, linear, constant, or any schedule of optax by its full name."""
+    warmup: int = 100
+    """Steps over which the learning rate rises from zero."""
+    final: float = 0.1
+    """Where cosine and linear end, as a part of the peak."""
+    weight_decay: float = 0.1
+    """Decoupled, times the learning rate."""
+    clip: float = 1.0
+    """Largest norm of the whole gradient; 0 does not clip."""
+    base_multiplier: float = 1.0
+    """Of the learning rate of base weights and norms."""
+    time_network_multiplier: float = 1.0
+    """Of the learning rate of time networks."""
+    embedding_multiplier: float = 1.0
+    """Of the learning rate of embeddings."""
+    head_multiplier: float = 1.0
+    """Of the learning rate of the output projection."""
+    options: dict[str, Number] = field(default_factory=dict)
+    """Further arguments of the optimizer, such as b2: 0.95."""
+    schedule_options: dict[str, Number] = field(default_factory=dict)
+    """Arguments of a schedule of optax."""
+
+    def __post_init__(self) -> None:
+        problems = type_problems(self)
+        if not problems:
+            positive = ("learning_rate", *_MULTIPLIERS)
+            problems += _below(self, ("warmup", "final", "weight_decay", "clip"), 0)
+            problems += [
+                f"{name} is {getattr(self, name)}; expected a number above 0."
+                for name in positive
+                if not 0 < getattr(self, name) < float("inf")
+            ]
+        if problems:
+            raise ConfigError("This optimizer cannot be used:", problems)
+
+
+_MULTIPLIERS = (
+    "base_multiplier",
+    "time_network_multiplier",
+    "embedding_multiplier",
+    "head_multiplier",
+)
+
+
+def _below(config: Any, names: tuple[str, ...], least: int) -> list[str]:
+    return [
+        f"{name} is {getattr(config, name)}; expected at least {least}."
+        for name in names
+        if not least <= getattr(config, name) < float("inf")
+    ]
+
+
+@strict
+@dataclass(frozen=True)
+class RunConfig:
+    """A training run. All that decides its result is here, and goes into every checkpoint.
+
+    Example:
+        >>> run = RunConfig(model="shared", steps=10, architecture=Gpt2Config(hidden_dim=64))
+        >>> RunConfig.from_dict(run.to_dict()) == run
+        True
+    """
+
+    model: str = "time_indexed_mlp"
+    """Name of the model: standard, tong_neuralode, time_indexed_mlp, time_indexed_ssm, ..."""
+    data: str = "embedded"
+    """A corpus (embedded, wikitext-2, wikitext-103, markov, hf:OWNER/NAME) or a path to text."""
+    tokenizer: str = "char"
+    """byte, char, bpe (trained on the train split), or a path to a tokenizer.json."""
+    bpe_size: int = 8192
+    """Vocabulary of a trained bpe tokenizer."""
+    documents: int | None = 10_000
+    """Documents that are streamed of hf:OWNER/NAME; None takes all."""
+    steps: int = 1000
+    """Training steps."""
+    batch_size: int = 8
+    """Windows of text in a step."""
+    length: int = 128
+    """Tokens in a window; also the longest sequence of the model."""
+    accumulate: int = 1
+    """Parts that a batch is computed in, one after the other, to save memory."""
+    seed: int = 0
+    """Of weights, order of the text and dropout."""
+    seeds: int = 1
+    """Models trained at once as one program, with the seeds seed, seed + 1, ..."""
+    parallel: Literal["data", "fsdp"] = "data"
+    """On several devices: whole parameters on each (data), or parameters cut up, too (fsdp)."""
+
+    eval_every: int = 250
+    """Steps between looks at the valid split."""
+    eval_tokens: int | None = 65_536
+    """Tokens of the fixed part of the valid split that is looked at; None is all of it."""
+    save_every: int = 250
+    """Steps between checkpoints."""
+    keep: int = 2
+    """Newest checkpoints that are kept, beside the best one."""
+    log_every: int = 10
+    """Steps between lines of metrics.jsonl."""
+    trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    """Where metrics go beside metrics.jsonl."""
+
+    architecture: Gpt2Config = field(default_factory=Gpt2Config)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+
+    def __post_init__(self) -> None:
+        problems = type_problems(self)
+        if not problems:
+            problems += _below(self, _COUNTS, 1) + _below(self, ("seed",), 0)
+            for name in ("eval_tokens", "documents"):
+                if getattr(self, name) is not None:
+                    problems += _below(self, (name,), 1)
+            problems += _relations(self)
+        if problems:
+            raise ConfigError("This run cannot be made:", problems)
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> "RunConfig":
+        """The inverse of `to_dict`; unknown names and wrong types are all reported at once."""
+        return from_dict(cls, fields)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain JSON values."""
+        return to_dict(self)
+
+    def model_config(self, vocab_size: int) -> Gpt2Config:
+        """The model's configuration, once the tokenizer is known."""
+        return dataclasses.replace(
+            self.architecture, vocab_size=vocab_size, max_position_embeddings=self.length
+        )
+
+    @property
+    def all_seeds(self) -> tuple[int, ...]:
+        """The seed of every model."""
+        return tuple(range(self.seed, self.seed + self.seeds))
+
+
+_COUNTS = (
+    "bpe_size",
+    "steps",
+    "batch_size",
+    "length",
+    "accumulate",
+    "seeds",
+    "eval_every",
+    "save_every",
+    "keep",
+    "log_every",
+)
+LARGEST_SEED = 2**31 - 1
+
+
+def _relations(run: RunConfig) -> list[str]:
+    problems = []
+    if run.accumulate > 0 and run.batch_size % run.accumulate:
+        problems.append(
+            f"batch_size {run.batch_size} is not divisible by accumulate {run.accumulate}; "
+            "the parts of a batch are of one size."
+        )
+    if run.optimizer.warmup > run.steps:
+        problems.append(
+            f"optimizer.warmup is {run.optimizer.warmup} in a run of {run.steps} steps; "
+            "expected at most steps, or the learning rate never reaches its peak."
+        )
+    if run.seed + run.seeds - 1 > LARGEST_SEED:
+        problems.append(f"seed is {run.seed}; expected at most {LARGEST_SEED}.")
+    plain = Gpt2Config()
+    for name, meaning in (
+        ("vocab_size", "the tokenizer's"),
+        ("max_position_embeddings", "the run's length"),
+    ):
+        if getattr(run.architecture, name) != getattr(plain, name):
+            problems.append(f"architecture.{name} is {meaning} in a run; leave it out.")
+    return problems

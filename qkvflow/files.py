@@ -1,0 +1,103 @@
+"""Files that are there whole or not at all, and that vouch for their content."""
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ABANDONED_AFTER = 24 * 3600.0
+"""Seconds after which a build directory that nobody finished (a killed process) is removed."""
+
+
+class FileError(ValueError):
+    """A file that is missing, cut short, changed or of another format."""
+
+
+@contextmanager
+def building(final: Path) -> Iterator[Path]:
+    """Yield a new directory beside `final`; rename it to `final` on success, remove it on failure.
+
+    A reader therefore never sees half of the files. If another process finished the same
+    directory meanwhile, that one stays and this one is dropped: the content is the same.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(final.parent, older_than=ABANDONED_AFTER)
+    # Not tempfile.mkdtemp: that one makes directories private, and a cache may be shared.
+    temporary = final.parent / f".{final.name}.{os.urandom(6).hex()}.part"
+    temporary.mkdir()
+    try:
+        yield temporary
+        for path in temporary.rglob("*"):
+            _flush(path)
+        _flush(temporary)
+        _publish(temporary, final)
+        _flush(final.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove_abandoned(directory: Path, *, older_than: float = 0.0) -> None:
+    """Remove what `building` left in a directory when its process was killed."""
+    for part in directory.glob(".*.part"):
+        if time.time() - part.stat().st_mtime >= older_than:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    """Ask the disk to have a file or a directory's list of names."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _publish(temporary: Path, final: Path) -> None:
+    try:
+        temporary.rename(final)
+    except OSError:
+        if not final.is_dir():
+            raise
+
+
+def write_sealed(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON that holds the sha256 of its own content."""
+    text = json.dumps(content | {"sha256": _seal(content)}, indent=1)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def read_sealed(path: Path, form: int) -> dict[str, Any]:
+    """The content that `write_sealed` wrote, if it is of this format and nobody changed it.
+
+    Raises:
+        FileError: it is missing, no JSON, of another format, or changed.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise FileError(f"{path} is missing.") from error
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path} cannot be read: {error}.") from error
+    found = content.get("format") if isinstance(content, dict) else None
+    if isinstance(found, int) and found > form:
+        raise FileError(f"{path} has format {found}, expected {form}: a newer qkvflow wrote it.")
+    if found != form:
+        raise FileError(f"{path} has format {found!r}, expected {form}.")
+    if content.pop("sha256", None) != _seal(content):
+        raise FileError(f"{path} was changed after it was written: its sha256 differs.")
+    return dict(content)
+
+
+def _seal(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """The sha256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

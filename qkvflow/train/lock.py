@@ -1,0 +1,39 @@
+"""One process for one output directory."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from qkvflow.files import FileError
+
+
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Hold the directory's lock, which the system releases when the process ends, however it ends.
+
+    Raises:
+        FileError: the directory cannot be written, or another process holds it.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        file = (out / ".lock").open("a+")
+    except OSError as error:
+        raise FileError(
+            f"The output directory {out} cannot be written: {error.strerror or error}. "
+            "Choose another one with --out, or change its permissions."
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            raise FileError(
+                f"Another process ({file.read().strip() or 'unknown'}) is writing to {out}. "
+                "Wait for it, or choose another directory."
+            ) from error
+        file.truncate(0)
+        file.write(f"{os.getpid()}")
+        file.flush()
+        yield

@@ -1,0 +1,249 @@
+"""The whole of a run: data, resume, steps, looks at the valid split, checkpoints, export."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from qkvflow.config import RunConfig, write_run
+from qkvflow.data import TokenDataset, batch_at
+from qkvflow.files import FileError, building
+from qkvflow.models.paths import axes_of
+from qkvflow.train.checkpoints import Best, CheckpointStore, Progress, export
+from qkvflow.train.evaluation import Evaluation, evaluate
+from qkvflow.train.lock import locked
+from qkvflow.train.metrics import MetricsFile, Sink, make_trackers, read_metrics
+from qkvflow.train.placement import Placement
+from qkvflow.train.program import Program
+from qkvflow.train.recorder import Recorder
+from qkvflow.train.resume import find_saved, open_data
+from qkvflow.train.saver import Saver, on_host
+from qkvflow.train.step import LIMIT, Learner, Report
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on; the message says at which step and what to try."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    out: Path
+    step: int
+    finished: bool
+    """Whether all steps were taken; else it was asked to stop, and goes on when started again."""
+
+
+def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcome:
+    """Train as `run` says, keeping everything in the directory `out`; go on where it stopped.
+
+    At the end `out/final` holds the model, `out/metrics.jsonl` the curve. `sinks` see every record.
+
+    Raises:
+        ConfigError, DataError, FileError: something cannot be used; nothing was begun.
+        TrainingError: the loss was not finite for several steps in a row.
+
+    Example:
+        train(RunConfig(model="shared", steps=200), "runs/first")
+        model = qkvflow.load("runs/first")
+    """
+    out = Path(out).expanduser()
+    with locked(out), ExitStack() as stack:
+        saved = find_saved(out, run)
+        if (out / "final").is_dir():
+            return Outcome(out, run.steps, finished=True)
+        data = open_data(run, saved)
+        learner = Learner.of(run, run.model_config(data.tokenizer.vocab_size))
+        placement = Placement.of(run, learner.model.config, axes_of(learner.model))
+        trackers = make_trackers(run, out)
+        program = Program(learner, run, placement)
+        store = CheckpointStore(out, run, learner.model, data.tokenizer, data.digest)
+        progress = Progress(0, 0.0, None)
+        if saved:
+            progress, state = store.read(saved.path, program.shapes)
+            program.restore(state)
+        metrics = MetricsFile(out / "metrics.jsonl", progress.step if saved else -1)
+        before = read_metrics(out / "metrics.jsonl")
+        write_run(run, out / "run.yaml")
+        recorder = Recorder(run, learner.model, [metrics, *trackers, *sinks], progress, before)
+        stack.callback(recorder.close)
+        for problem in saved.problems if saved else ():
+            recorder.note(progress.step, progress.seconds, f"{problem} An older checkpoint is taken.")
+        saver = stack.enter_context(Saver(store))
+        stop = stack.enter_context(stop_when_asked())
+        return Training(run, out, data, program, saver, recorder, progress, stop).run_all()
+
+
+class Training:
+    """A run under way."""
+
+    def __init__(
+        self,
+        run: RunConfig,
+        out: Path,
+        data: TokenDataset,
+        program: Program,
+        saver: Saver,
+        recorder: Recorder,
+        progress: Progress,
+        stop: threading.Event,
+    ):
+        self._run = run
+        self._out = out
+        self._data = data
+        self._program = program
+        self._saver = saver
+        self._recorder = recorder
+        self._step, self._seconds, self._best = progress.step, progress.seconds, progress.best
+        self._stop = stop
+
+    def run_all(self) -> Outcome:
+        """Take the steps that are left; save, look and export when it is time."""
+        run = self._run
+        self._program.compile(*self._batch(0))
+        if self._step == 0:
+            self._look()
+        while self._step < run.steps and not self._stop.is_set():
+            self._advance(min(_next(self._step, run.eval_every), _next(self._step, run.save_every)))
+            better = self._step % run.eval_every == 0 and self._look()
+            if better or self._step % run.save_every == 0:
+                self._save()
+        finished = self._step == run.steps
+        if finished:
+            self._recorder.final(self._step, self._seconds, self._evaluations(whole=True))
+        self._save()
+        problem = self._saver.wait()
+        if problem:
+            raise FileError(f"The run stopped after step {self._step}: {problem}")
+        if finished:
+            self._export()
+        return Outcome(self._out, self._step, finished)
+
+    def _advance(self, until: int) -> None:
+        """Take steps; each report is looked at when the next step is already under way."""
+        begun, before = time.perf_counter(), self._seconds
+        under_way: Report | None = None
+        while self._step < min(until, self._run.steps) and not self._stop.is_set():
+            report = self._program.step(*self._batch(self._step))
+            if under_way is not None:
+                self._finish(self._step, under_way)
+            self._step += 1
+            under_way = report
+            self._seconds = before + time.perf_counter() - begun
+        if under_way is not None:
+            self._finish(self._step, under_way)
+        self._seconds = before + time.perf_counter() - begun
+
+    def _batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        run = self._run
+        pairs = [
+            batch_at(
+                self._data["train"].ids,
+                digest=self._data.digest,
+                seed=seed,
+                step=step,
+                batch_size=run.batch_size,
+                length=run.length,
+            )
+            for seed in run.all_seeds
+        ]
+        if run.seeds == 1:
+            return pairs[0]
+        inputs, targets = zip(*pairs)
+        return np.stack(inputs), np.stack(targets)
+
+    def _finish(self, step: int, report: Report) -> None:
+        report = jax.device_get(report)
+        self._recorder.step(step, self._seconds, report)
+        failures = np.atleast_1d(report.failures)
+        for i, seed in enumerate(self._run.all_seeds):
+            if failures[i]:
+                loss, norm = (np.atleast_1d(x)[i] for x in (report.loss, report.gradient_norm))
+                what = f"loss {loss} and gradient norm {norm} at step {step}, seed {seed}"
+                self._recorder.note(step, self._seconds, f"Step {step} was not applied: {what}.")
+                if failures[i] >= LIMIT:
+                    raise TrainingError(self._advice(what))
+
+    def _advice(self, what: str) -> str:
+        return (
+            f"Training stopped: {what}, as in the {LIMIT - 1} steps before it. None of them was "
+            "applied. Try a smaller optimizer.learning_rate, a longer optimizer.warmup, a smaller "
+            "optimizer.clip, or architecture.compute_dtype float32. The last good checkpoint is in "
+            f"{self._out / 'checkpoints'}."
+        )
+
+    def _look(self) -> bool:
+        """Evaluate on the valid split; whether the mean over seeds is the best so far."""
+        evaluations = self._evaluations(whole=False)
+        self._recorder.valid(self._step, self._seconds, evaluations)
+        loss = float(np.mean([evaluation.loss for evaluation in evaluations]))
+        better = self._step > 0 and (self._best is None or loss < self._best.loss)
+        if better:
+            self._best = Best(loss, self._step)
+        return better
+
+    def _evaluations(self, *, whole: bool) -> list[Evaluation]:
+        run = self._run
+        return [
+            evaluate(
+                self._program.model(i),
+                self._data["valid"],
+                length=run.length,
+                batch_size=run.batch_size // run.accumulate,
+                tokens=None if whole else run.eval_tokens,
+                put=self._program.placement.batch,
+            )
+            for i in range(run.seeds)
+        ]
+
+    def _save(self) -> None:
+        progress = Progress(self._step, self._seconds, self._best)
+        problem = self._saver.save(self._program.state, progress)
+        if problem:
+            self._recorder.note(self._step, self._seconds, problem)
+
+    def _export(self) -> None:
+        final, model = self._out / "final", self._program.learner.model
+        try:
+            with building(final) as directory:
+                parameters = on_host(self._program.state).parameters
+                export(directory, self._run, model, self._data.tokenizer, parameters)
+        except OSError as error:
+            raise FileError(
+                f"The trained model could not be written to {final}: {error.strerror or error}. Free "
+                "some space and run the same command again; no step is repeated."
+            ) from error
+
+
+def _next(step: int, interval: int) -> int:
+    return (step // interval + 1) * interval
+
+
+@contextmanager
+def stop_when_asked() -> Iterator[threading.Event]:
+    """An event that is set by the first SIGINT or SIGTERM; a second one has its usual effect."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    usual: dict[signal.Signals, Any] = {}
+
+    def ask(number: int, frame: Any) -> None:
+        stop.set()
+        signal.signal(number, usual[signal.Signals(number)])
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        usual[each] = signal.signal(each, ask)
+    try:
+        yield stop
+    finally:
+        for each, handler in usual.items():
+            signal.signal(each, handler)

@@ -1,0 +1,106 @@
+"""Going on where a run stopped: the newest good checkpoint, if it is of the same run and data."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+
+from qkvflow.config import ConfigError, RunConfig
+from qkvflow.data import (
+    TokenDataset,
+    Tokenizer,
+    default_cache_dir,
+    eval_windows,
+    load_corpus,
+    make_tokenizer,
+    prepare,
+    windows_per_epoch,
+)
+from qkvflow.files import FileError
+from qkvflow.models import build_model
+from qkvflow.models.paths import Arrays, arrays_of
+from qkvflow.models.storage import shape_problems
+from qkvflow.train.checkpoints import model_directories, newest_good, read_tokenizer
+
+FREE = ("eval_every", "eval_tokens", "save_every", "keep", "log_every", "trackers", "parallel")
+"""Fields of a run that may change between two starts: they do not touch the result."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A good checkpoint of a run, not yet read."""
+
+    path: Path
+    record: dict[str, Any]
+    tokenizer: Tokenizer
+    problems: tuple[str, ...]
+    """What is wrong with newer checkpoints."""
+
+
+def find_saved(out: Path, run: RunConfig) -> Saved | None:
+    """The newest good checkpoint of this run in its directory.
+
+    Raises:
+        FileError: no checkpoint is good, or the newest good one is of another run.
+    """
+    path, record, problems = newest_good(out / "checkpoints")
+    if path is None:
+        return None
+    try:
+        there = RunConfig.from_dict(record["run"])
+    except ConfigError as error:
+        raise FileError(f"{path} holds a run that this version cannot read: {error}") from error
+    tokenizer = read_tokenizer(model_directories(path, there)[0])
+    check_same_run(path, there, run, tokenizer.vocab_size)
+    return Saved(path, record, tokenizer, tuple(problems))
+
+
+def check_same_run(path: Path, there: RunConfig, here: RunConfig, vocab_size: int) -> None:
+    """Refuse to go on with another model, text or schedule; names both values, and both shapes."""
+    old, new = _flat(there.to_dict()), _flat(here.to_dict())
+    problems = [
+        f"{name} is {old.get(name)!r} there and {new.get(name)!r} here"
+        for name in sorted(old.keys() | new.keys())
+        if name.split(".")[0] not in FREE and old.get(name) != new.get(name)
+    ]
+    if problems:
+        problems += shape_problems(_shapes(there, vocab_size), _shapes(here, vocab_size))
+        raise FileError(
+            f"{path} is a checkpoint of another run: {'; '.join(problems)}. Give the settings it was "
+            "begun with, or another directory with --out."
+        )
+
+
+def _flat(fields: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+def _shapes(run: RunConfig, vocab_size: int) -> Arrays:
+    config = run.model_config(vocab_size)
+    return arrays_of(eqx.filter_eval_shape(build_model, run.model, config, key=jax.random.key(0)))
+
+
+def open_data(run: RunConfig, saved: Saved | None) -> TokenDataset:
+    """The tokens of a run, made if need be; checked to be long enough, and what they were before.
+
+    Raises:
+        DataError: the text cannot be used.
+        FileError: it has changed since the run began.
+    """
+    corpus = load_corpus(run.data, limit=run.documents)
+    if saved is not None and corpus.digest != saved.record["data_digest"]:
+        raise FileError(
+            f"The data {run.data} has changed since this run began: its digest was "
+            f"{saved.record['data_digest'][:12]} and is {corpus.digest[:12]}. Restore the text, or "
+            "begin again in another directory with --out."
+        )
+    tokenizer = saved.tokenizer if saved else make_tokenizer(run.tokenizer, corpus, run.bpe_size)
+    dataset = prepare(corpus, tokenizer, default_cache_dir())
+    windows_per_epoch(len(dataset["train"].ids), run.length)
+    next(eval_windows(dataset["valid"].ids, run.length, run.batch_size))
+    return dataset

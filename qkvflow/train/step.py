@@ -1,0 +1,124 @@
+"""One step of training: gradients of a batch, and the optimizer's answer to them.
+
+A step whose loss or gradient is not finite is not applied: parameters and optimizer stay as they
+were, and training goes on with the next batch. After `LIMIT` such steps in a row nothing is applied
+any more, until the loop has noticed and stops.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array, lax
+
+from qkvflow.config import Gpt2Config, RunConfig
+from qkvflow.models import LanguageModel, build_model
+from qkvflow.models.language_model import token_losses
+from qkvflow.models.paths import Arrays, arrays_of, decays_of, parts_of, with_arrays
+from qkvflow.train.optimizer import make_optimizer, make_schedule
+
+LIMIT = 3
+_DROPOUT = 0x64726F70  # sets the keys of dropout apart from those of the weights
+
+
+class State(NamedTuple):
+    """All that changes in training. With several seeds every array has a leading axis of seeds."""
+
+    parameters: Arrays
+    optimizer: Any
+    step: Array
+    """Steps taken."""
+    skipped: Array
+    """Of them, not applied."""
+    failures: Array
+    """Of them, in a row, up to now."""
+
+
+class Report(NamedTuple):
+    """What a step showed."""
+
+    loss: Array
+    gradient_norm: Array
+    learning_rate: Array
+    skipped: Array
+    failures: Array
+
+
+@dataclass(frozen=True)
+class Learner:
+    """A model of shapes only and what it takes to train one like it."""
+
+    name: str
+    model: LanguageModel
+    optimizer: optax.GradientTransformation
+    schedule: optax.Schedule
+    accumulate: int
+
+    @staticmethod
+    def of(run: RunConfig, config: Gpt2Config) -> "Learner":
+        """The learner of a run; its mistakes show here, before anything is computed."""
+        model = eqx.filter_eval_shape(build_model, run.model, config, key=jax.random.key(0))
+        schedule = make_schedule(run.optimizer, run.steps)
+        optimizer = make_optimizer(
+            run.optimizer, schedule, parts=parts_of(model), decays=decays_of(model)
+        )
+        return Learner(run.model, model, optimizer, schedule, run.accumulate)
+
+    def start(self, seed: Array) -> State:
+        """The state before the first step."""
+        model = build_model(self.name, self.model.config, key=jax.random.key(seed))
+        parameters = arrays_of(model)
+        zero = jnp.zeros((), jnp.int32)
+        return State(parameters, self.optimizer.init(parameters), zero, zero, zero)
+
+    def step(self, state: State, seed: Array, inputs: Array, targets: Array) -> tuple[State, Report]:
+        """Learn from ids [batch, position] and the ids that follow them."""
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _DROPOUT), state.step)
+        loss, gradients = self._gradients(state.parameters, key, inputs, targets)
+        norm = optax.tree.norm(gradients)
+        finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+        failures = jnp.where(finite, 0, state.failures + 1).astype(jnp.int32)
+        applied = finite & (state.failures < LIMIT)
+        updates, optimizer = self.optimizer.update(gradients, state.optimizer, state.parameters)
+        parameters = optax.apply_updates(state.parameters, updates)
+        parameters, optimizer = jax.tree.map(
+            lambda new, old: jnp.where(applied, new, old),
+            (parameters, optimizer),
+            (state.parameters, state.optimizer),
+        )
+        skipped = state.skipped + jnp.where(applied, 0, 1).astype(jnp.int32)
+        rate = jnp.asarray(self.schedule(state.step - state.skipped), jnp.float32)
+        report = Report(loss, norm, rate, skipped, failures)
+        return State(parameters, optimizer, state.step + 1, skipped, failures), report
+
+    def _gradients(
+        self, parameters: Arrays, key: Array, inputs: Array, targets: Array
+    ) -> tuple[Array, Arrays]:
+        """Mean loss and its gradient, the batch in `accumulate` parts one after the other."""
+        differentiate = jax.value_and_grad(self._loss)
+        if self.accumulate == 1:
+            return differentiate(parameters, key, inputs, targets)
+        parts = [ids.reshape(self.accumulate, -1, ids.shape[-1]) for ids in (inputs, targets)]
+        keys = jax.random.split(key, self.accumulate)
+
+        def add(total: Any, part: Any) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, total, differentiate(parameters, *part)), None
+
+        zero = jnp.zeros(()), jax.tree.map(jnp.zeros_like, parameters)
+        total, _ = lax.scan(add, zero, (keys, *parts))
+        return jax.tree.map(lambda x: x / self.accumulate, total)
+
+    def _loss(self, parameters: Arrays, key: Array, inputs: Array, targets: Array) -> Array:
+        config = self.model.config
+        drops = config.attn_pdrop or config.resid_pdrop or config.embd_pdrop
+        model = with_arrays(self.model, parameters)
+        return jnp.mean(token_losses(model, inputs, targets, key=key if drops else None))
+
+
+def over_seeds(function: Callable[..., Any], seeds: int) -> Callable[..., Any]:
+    """The function for one seed, or for several at once along a leading axis of all arguments."""
+    return jax.vmap(function) if seeds > 1 else function

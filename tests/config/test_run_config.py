@@ -1,0 +1,130 @@
+"""Runs: YAML in and out, overrides, every mistake a sentence, and all files of configs/."""
+
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import pytest
+
+from qkvflow.config import ConfigError, Gpt2Config, OptimizerConfig, RunConfig, read_run, write_run
+from qkvflow.models import build_model, count_parameters
+from qkvflow.train.step import Learner
+
+ROOT = Path(__file__).parent.parent.parent
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+
+
+def written(tmp_path, text):
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+def test_every_config_file_is_read_and_builds_abstractly(path):
+    run = read_run(path)
+    vocab_size = run.bpe_size if run.tokenizer == "bpe" else 100
+    learner = Learner.of(run, run.model_config(vocab_size))
+    assert count_parameters(learner.model).total > 10_000
+    assert learner.model.config.max_position_embeddings == run.length
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("wikitext2", (256, 4, 6, 128, 8, 3e-4)),
+        ("wikitext103", (256, 4, 6, 128, 8, 3e-4)),
+        ("iclr_wikitext103_small", (768, 12, 12, 1024, 256, 6e-4)),
+        ("iclr_wikitext103_medium", (1024, 16, 24, 1024, 256, 3e-4)),
+        ("iclr_openwebtext_small", (768, 12, 12, 1024, 512, 6e-4)),
+        ("iclr_openwebtext_medium", (1024, 16, 24, 1024, 256, 3e-4)),
+        ("iclr_openwebtext_large", (1280, 20, 36, 1024, 256, 3e-4)),
+        ("iclr_llama_1b", (2048, 16, 16, 2048, 256, 3e-4)),
+    ],
+)
+def test_the_published_settings_are_in_the_files(name, shape):
+    run = read_run(ROOT / "configs" / f"{name}.yaml")
+    a = run.architecture
+    found = (a.hidden_dim, a.num_heads, a.num_layers, run.length, run.batch_size)
+    assert (*found, run.optimizer.learning_rate) == shape
+    if name.startswith("iclr"):
+        assert run.model == "tong_neuralode"
+        assert a.compute_dtype == "bfloat16"
+        assert run.optimizer.final == 0.1
+
+
+def test_the_llama_config_has_the_published_width_of_the_mlp():
+    run = read_run(ROOT / "configs" / "iclr_llama_1b.yaml")
+    assert run.architecture.Mlp.size == 8192
+    assert run.optimizer.options == {"b2": 0.95}
+
+
+def test_a_run_survives_yaml(tmp_path):
+    run = RunConfig(
+        model="hybrid",
+        trackers=("tensorboard",),
+        architecture=Gpt2Config(parts=("mlp",), hidden_dim=32),
+        optimizer=OptimizerConfig(learning_rate=1e-4, options={"b2": 0.9}),
+    )
+    write_run(run, tmp_path / "run.yaml")
+    assert read_run(tmp_path / "run.yaml") == run
+
+
+def test_numbers_as_people_write_them(tmp_path):
+    run = read_run(written(tmp_path, "optimizer: {learning_rate: 3e-4, weight_decay: 1E+0, clip: 0}"))
+    assert run.optimizer.learning_rate == 3e-4
+    assert run.optimizer.weight_decay == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("steps: many", "steps is 'many'; expected int"),
+        ("stepz: 3", "no field 'stepz'. Did you mean 'steps'?"),
+        ("architecture: {hiden_dim: 3}", "architecture: there is no field 'hiden_dim'. Did you mean"),
+        ("architecture: 7", "architecture is 7; expected a table of fields"),
+        ("optimizer: {learning_rate: fast}", "optimizer: learning_rate is 'fast'; expected float"),
+        ("optimizer: {learning_rate: -1}", "learning_rate is -1; expected a number above 0"),
+        ("batch_size: 8\naccumulate: 3", "not divisible by accumulate 3"),
+        ("steps: 10", "optimizer.warmup is 100 in a run of 10 steps"),
+        ("seed: -1", "seed is -1; expected at least 0"),
+        ("seed: 4294967296", "seed is 4294967296; expected at most"),
+        ("architecture: {vocab_size: 99}", "vocab_size is the tokenizer's in a run; leave it out"),
+        ("trackers: [mlflow]", "trackers is ('mlflow',); expected a list, each one of"),
+        ("data: !!python/object/apply:os.system [id]", "no plain YAML"),
+        ("data: !!python/name:os.system", "no plain YAML"),
+        ("steps: 1\nsteps: 2", "'steps' stands there twice"),
+        ("a: [", "no plain YAML"),
+        ("", "is empty"),
+        ("- 1", "is a list"),
+        ("? [1]\n: 2", "no"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_a_sentence(tmp_path, text, words):
+    with pytest.raises(ConfigError) as error:
+        read_run(written(tmp_path, text))
+    assert words in str(error.value)
+    assert "run.yaml" in str(error.value)
+
+
+def test_a_file_that_is_not_there_or_binary(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_run(tmp_path / "none.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x01")
+    with pytest.raises(ConfigError, match="no plain YAML"):
+        read_run(tmp_path / "binary.yaml")
+
+
+def test_all_problems_of_a_file_are_named_at_once(tmp_path):
+    text = "steps: 0\narchitecture: {num_heads: 3}\noptimizer: {clip: -1}"
+    with pytest.raises(ConfigError) as error:
+        read_run(written(tmp_path, text))
+    for words in ("steps is 0", "not divisible by num_heads 3", "clip is -1"):
+        assert words in str(error.value)
+
+
+def test_a_model_of_a_run_has_the_tokenizer_s_vocabulary_and_the_run_s_length():
+    run = RunConfig(length=17, architecture=Gpt2Config(hidden_dim=32))
+    model = eqx.filter_eval_shape(build_model, run.model, run.model_config(31), key=jax.random.key(0))
+    assert model.transformer.wte.weight.array.shape == (31, 32)
+    assert model.transformer.wpe.weight.array.shape == (17, 32)

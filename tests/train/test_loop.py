@@ -1,0 +1,261 @@
+"""A run from end to end: what it leaves, resuming, intervals, interruption, failure, the lock."""
+
+import dataclasses
+import math
+import os
+import signal
+import threading
+import time
+
+import haliax as hax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import qkvflow
+from qkvflow.config import ConfigError
+from qkvflow.data import DataError, NGramModel, load_corpus, make_tokenizer
+from qkvflow.files import FileError
+from qkvflow.generate import generate
+from qkvflow.models import NeuralODELM
+from qkvflow.models.paths import arrays_of
+from qkvflow.train import Sink, TrainingError, read_tokenizer, train
+from tests.support import difference
+from tests.train.support import in_new_process, records, tiny_run, with_optimizer, write_text
+
+
+def final_bytes(out):
+    return (out / "final" / "model.safetensors").read_bytes()
+
+
+class StopAt(Sink):
+    """Asks the process to stop once a step is finished, as a scheduler or Ctrl-C would."""
+
+    def __init__(self, step, number=signal.SIGTERM):
+        self.step, self.number = step, number
+
+    def write(self, record):
+        pass
+
+    def tick(self, step, loss):
+        if step == self.step:
+            os.kill(os.getpid(), self.number)
+
+
+def test_a_run_leaves_a_model_a_curve_and_its_settings(text, tmp_path):
+    out = tmp_path / "out"
+    run = tiny_run(text)
+    outcome = train(run, out)
+    assert outcome.finished
+    assert outcome.step == 12
+    model = qkvflow.load(out)
+    assert isinstance(model, NeuralODELM)
+    tokenizer = read_tokenizer(out)
+    ids = hax.named(jnp.asarray(tokenizer.encode("a"), jnp.int32)[None], ("batch", "position"))
+    assert len(tokenizer.decode(generate(model, ids, 5, temperature=0.0).array[0])) == 6
+    assert (out / "run.yaml").is_file()
+    assert [r["step"] for r in records(out, "train")] == list(range(1, 13))
+    assert [r["step"] for r in records(out, "valid")] == [0, 4, 8, 12]
+    for record in records(out, "train"):
+        assert record["tokens"] == record["step"] * 32
+        assert record["flops"] > 0
+        assert record["seconds"] > 0
+    assert len(records(out, "final")) == 1
+    assert records(out, "final")[0]["whole"]
+
+
+def test_the_loss_falls_and_the_reached_thresholds_say_when(text, tmp_path):
+    out = tmp_path / "out"
+    train(tiny_run(text, steps=60, eval_every=10, save_every=60, eval_tokens=None), out)
+    losses = {r["step"]: r["loss"] for r in records(out, "valid")}
+    assert losses[60] < losses[0] - 0.5
+    reached = records(out, "reached")
+    assert len(reached) >= 5
+    for record in reached:
+        earlier = [loss for step, loss in losses.items() if step < record["step"]]
+        assert losses[record["step"]] <= record["loss"] < min(earlier)
+
+
+@pytest.mark.parametrize("changes", [{"eval_every": 5}, {"save_every": 12, "log_every": 7}])
+def test_intervals_do_not_touch_the_result(text, tmp_path, changes):
+    run = tiny_run(text)
+    train(run, tmp_path / "one")
+    train(dataclasses.replace(run, **changes), tmp_path / "other")
+    assert final_bytes(tmp_path / "one") == final_bytes(tmp_path / "other")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_asked_to_stop_saves_and_goes_on_to_the_same_end(text, tmp_path, number):
+    run = tiny_run(text, save_every=100)
+    train(run, tmp_path / "whole")
+    outcome = train(run, tmp_path / "parts", [StopAt(5, number)])
+    assert not outcome.finished
+    assert 5 <= outcome.step < 8
+    assert not (tmp_path / "parts" / "final").exists()
+    assert train(run, tmp_path / "parts").finished
+    assert final_bytes(tmp_path / "whole") == final_bytes(tmp_path / "parts")
+    whole, parts = (
+        [(r["step"], r["loss"]) for kind in ("train", "valid", "reached") for r in records(out, kind)]
+        for out in (tmp_path / "whole", tmp_path / "parts")
+    )
+    assert whole == parts
+
+
+def test_a_finished_run_is_not_begun_again(text, tmp_path):
+    run = tiny_run(text)
+    train(run, tmp_path / "out")
+    before = final_bytes(tmp_path / "out")
+    assert train(run, tmp_path / "out").finished
+    assert final_bytes(tmp_path / "out") == before
+
+
+def test_several_seeds_in_one_run(text, tmp_path):
+    run = with_optimizer(tiny_run(text, seeds=2, seed=3), name="sgd", weight_decay=0.0)
+    train(run, tmp_path / "both", [StopAt(7)])
+    assert train(run, tmp_path / "both").finished
+    with pytest.raises(FileError, match="several models; name one of them"):
+        qkvflow.load(tmp_path / "both")
+    assert {r["seed"] for r in records(tmp_path / "both", "valid")} == {3, 4}
+    for seed in (3, 4):
+        train(dataclasses.replace(run, seeds=1, seed=seed), tmp_path / str(seed))
+        one = qkvflow.load(tmp_path / "both" / "final" / f"seed-{seed}")
+        alone = qkvflow.load(tmp_path / str(seed))
+        assert difference(arrays_of(one), arrays_of(alone)) < 1e-5
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_with_advice_and_good_checkpoints(text, tmp_path):
+    run = with_optimizer(tiny_run(text, save_every=1), learning_rate=1e30, clip=0.0, warmup=0)
+    with pytest.raises(TrainingError) as error:
+        train(run, tmp_path / "out")
+    for words in ("at step 4", "learning_rate", "last good checkpoint"):
+        assert words in str(error.value)
+    skipped = [r["step"] for r in records(tmp_path / "out", "note")]
+    assert skipped == [2, 3, 4]
+    model = qkvflow.load(tmp_path / "out")
+    assert all(np.isfinite(array).all() for array in arrays_of(model).values())
+
+
+def test_the_second_process_on_a_directory_refuses(text, tmp_path):
+    """While this process is in the middle of a run there."""
+    out = tmp_path / "out"
+    code = (
+        "import sys; from qkvflow.cli.main import main;"
+        "sys.exit(main(['train', '--steps', '200', '--data', sys.argv[1], '--out', sys.argv[2]]))"
+    )
+    refused = []
+
+    class Second(Sink):
+        def write(self, record):
+            if not refused:
+                refused.append(in_new_process(code, text, out))
+
+    assert train(tiny_run(text), out, [Second()]).finished
+    assert refused[0].returncode == 2
+    assert f"Another process ({os.getpid()}) is writing to {out}" in refused[0].stderr
+
+
+def test_changed_data_is_noticed_on_resume(text, tmp_path):
+    run = tiny_run(text)
+    train(run, tmp_path / "out", [StopAt(5)])
+    write_text(text, seed=1)
+    with pytest.raises(FileError, match="has changed since this run began"):
+        train(run, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": "standard"}, "model is 'time_indexed_mlp' there and 'standard' here"),
+        ({"steps": 13}, "steps is 12 there and 13 here"),
+        ({"seed": 1}, "seed is 0 there and 1 here"),
+    ],
+)
+def test_another_run_is_refused(text, tmp_path, changes, words):
+    run = tiny_run(text)
+    train(run, tmp_path / "out", [StopAt(5)])
+    with pytest.raises(FileError) as error:
+        train(dataclasses.replace(run, **changes), tmp_path / "out")
+    assert words in str(error.value)
+    if "model" in changes:
+        assert "absent" in str(error.value)
+
+
+def test_another_depth_is_refused_with_both_shapes(text, tmp_path):
+    run = tiny_run(text, model="standard")
+    train(run, tmp_path / "out", [StopAt(5)])
+    deeper = dataclasses.replace(run.architecture, num_layers=3)
+    with pytest.raises(FileError) as error:
+        train(dataclasses.replace(run, architecture=deeper), tmp_path / "out")
+    assert "architecture.num_layers is 2 there and 3 here" in str(error.value)
+    assert "(2, 8) there and (3, 8) here" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"model": "standart"}, ConfigError, "Did you mean 'standard'?"),
+        ({"data": "embeded"}, DataError, "Did you mean 'embedded'?"),
+        ({"length": 100_000}, DataError, "one window of length 100000 needs"),
+        ({"tokenizer": "chars"}, DataError, "no tokenizer 'chars'"),
+        ({"trackers": ("wandb",)}, ConfigError, "wandb is not installed"),
+    ],
+)
+def test_a_run_that_cannot_be_made_fails_before_it_begins(text, tmp_path, changes, error, words):
+    if changes.get("trackers") and _installed("wandb"):
+        pytest.skip("wandb is installed")
+    run = dataclasses.replace(tiny_run(text), **changes)
+    with pytest.raises(error, match=words.replace("?", r"\?")):
+        train(run, tmp_path / "out")
+    assert not (tmp_path / "out" / "metrics.jsonl").exists()
+    assert not (tmp_path / "out" / "checkpoints").exists()
+
+
+def _installed(package):
+    import importlib.util
+
+    return importlib.util.find_spec(package) is not None
+
+
+def test_a_directory_that_cannot_be_written(text, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match="cannot be written: (Not a directory|File exists)"):
+        train(tiny_run(text), tmp_path / "file")
+
+
+def test_training_works_from_a_thread_where_signals_cannot_be_caught(text, tmp_path):
+    outcomes = []
+
+    def in_thread():
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            outcomes.append(train(tiny_run(text), tmp_path / "out"))
+
+    thread = threading.Thread(target=in_thread)
+    thread.start()
+    thread.join()
+    assert outcomes[0].finished
+
+
+def test_a_step_waits_for_a_save_no_longer_than_for_the_copy(text, tmp_path, monkeypatch):
+    """With a disk on which every checkpoint takes 0.3 s, twelve steps take less than one save."""
+    from qkvflow.train import checkpoints
+
+    write = checkpoints.CheckpointStore.write
+    slow = lambda *arguments: (time.sleep(0.3), write(*arguments))[1]  # noqa: E731
+    monkeypatch.setattr(checkpoints.CheckpointStore, "write", slow)
+    train(tiny_run(text, save_every=6, eval_every=100), tmp_path / "out")
+    seconds = {r["step"]: r["seconds"] for r in records(tmp_path / "out", "train")}
+    assert seconds[12] - seconds[6] < 0.3
+
+
+def test_a_model_of_more_than_a_word_beats_the_unigram(text, tmp_path):
+    """The evaluation is the model's own: an n-gram table of order 1 is a floor that it passes."""
+    run = tiny_run(text, steps=60, eval_every=60, save_every=60)
+    train(run, tmp_path / "out")
+    corpus = load_corpus(str(text))
+    tokenizer = make_tokenizer("char", corpus)
+    ids = {s: tokenizer.encode("".join(corpus.chunks(s))) for s in ("train", "valid")}
+    unigram = NGramModel.fit(ids["train"], vocab_size=tokenizer.vocab_size, order=1)
+    final = records(tmp_path / "out", "final")[0]
+    assert final["loss"] < unigram.nats_per_token(ids["valid"])
+    assert math.isclose(final["bits_per_byte"], final["loss"] / math.log(2), rel_tol=0.02)

@@ -1,0 +1,150 @@
+"""Optimizers and schedules: closed forms, masks, multipliers, any name of optax."""
+
+import math
+
+import equinox as eqx
+import jax
+import numpy as np
+import optax
+import pytest
+
+from qkvflow.config import ConfigError, OptimizerConfig
+from qkvflow.models import MODELS, build_model
+from qkvflow.models.paths import arrays_of, decays_of, parts_of
+from qkvflow.train.optimizer import make_optimizer, make_schedule
+from tests.support import small_config
+
+
+def skeleton(name, **changes):
+    return eqx.filter_eval_shape(build_model, name, small_config(**changes), key=jax.random.key(0))
+
+
+def test_the_schedules_follow_their_closed_forms():
+    steps, peak, warmup = 100, 0.5, 10
+    for name, decay in {
+        "cosine": lambda x: 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * x)),
+        "linear": lambda x: 1 - 0.9 * x,
+        "constant": lambda x: 1.0,
+    }.items():
+        config = OptimizerConfig(learning_rate=peak, warmup=warmup, schedule=name, final=0.1)
+        schedule = make_schedule(config, steps)
+        for step in range(steps + 1):
+            rise, rest = (step + 1) / warmup, (step - warmup) / (steps - warmup)
+            expected = peak * (rise if step < warmup else decay(rest))
+            assert float(schedule(step)) == pytest.approx(expected, rel=1e-5), (name, step)
+
+
+def test_a_run_without_warm_up_starts_at_the_peak():
+    schedule = make_schedule(OptimizerConfig(learning_rate=0.5, warmup=0), 10)
+    assert float(schedule(0)) == 0.5
+
+
+def test_a_schedule_of_optax_by_its_name():
+    config = OptimizerConfig(
+        schedule="exponential_decay",
+        warmup=0,
+        schedule_options={"init_value": 0.2, "transition_steps": 5, "decay_rate": 0.5},
+    )
+    schedule = make_schedule(config, 10)
+    assert float(schedule(10)) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("flavour", ["gpt2", "llama"])
+@pytest.mark.parametrize("name", MODELS)
+def test_norms_biases_gates_and_vectors_are_not_decayed_and_all_matrices_are(name, flavour):
+    model = skeleton(name, flavour=flavour)
+    decays, arrays = decays_of(model), arrays_of(model)
+    assert set(decays) == set(arrays)
+    for path, decayed in decays.items():
+        exempt = any(word in path for word in ("norm.", "ln_f", "bias", "gates", "network"))
+        vector = any(f".{name}." in path for name in ("A", "D", "delta_bias"))
+        assert decayed == (not exempt and not vector), path
+    assert decays["transformer.wte.weight"]
+    assert any("part" in path and decayed for path, decayed in decays.items())
+
+
+def test_every_array_belongs_to_a_part():
+    parts = parts_of(skeleton("time_indexed_ssm"))
+    assert set(parts.values()) == {"embedding", "base", "time_network", "head"}
+    assert parts["lm_head.weight"] == "head"
+    assert parts["transformer.wpe.weight"] == "embedding"
+    assert all(("gates" in path) == (part == "time_network") for path, part in parts.items())
+
+
+def updates(config, gradients, parameters, decays=None, parts=None):
+    optimizer = make_optimizer(
+        config,
+        make_schedule(config, 100),
+        parts=parts or dict.fromkeys(parameters, "base"),
+        decays=decays or dict.fromkeys(parameters, False),
+    )
+    return optimizer.update(gradients, optimizer.init(parameters), parameters)[0]
+
+
+ARRAYS = {"a": np.ones(3, np.float32), "b": np.full(2, 2.0, np.float32)}
+GRADIENTS = {"a": np.full(3, 0.1, np.float32), "b": np.full(2, -0.1, np.float32)}
+
+
+def test_decay_acts_only_where_the_mask_says():
+    config = OptimizerConfig(learning_rate=0.1, warmup=0, weight_decay=0.5)
+    plain = updates(config, GRADIENTS, ARRAYS)
+    decayed = updates(config, GRADIENTS, ARRAYS, decays={"a": True, "b": False})
+    np.testing.assert_allclose(decayed["a"] - plain["a"], -0.1 * 0.5 * ARRAYS["a"], rtol=1e-5)
+    np.testing.assert_array_equal(decayed["b"], plain["b"])
+
+
+def test_a_multiplier_is_a_learning_rate_of_its_own():
+    """Also of the decay, as if the part had an optimizer with another learning rate."""
+    parts = {"a": "base", "b": "time_network"}
+    decays = {"a": True, "b": True}
+    config = OptimizerConfig(learning_rate=0.1, warmup=0, time_network_multiplier=3.0)
+    found = updates(config, GRADIENTS, ARRAYS, decays, parts)
+    faster = OptimizerConfig(learning_rate=0.3, warmup=0)
+    np.testing.assert_allclose(found["b"], updates(faster, GRADIENTS, ARRAYS, decays)["b"], rtol=1e-5)
+    slower = OptimizerConfig(learning_rate=0.1, warmup=0)
+    np.testing.assert_allclose(found["a"], updates(slower, GRADIENTS, ARRAYS, decays)["a"], rtol=1e-5)
+
+
+def test_clipping_bounds_the_norm_of_all_gradients_together():
+    config = OptimizerConfig(name="sgd", learning_rate=1.0, warmup=0, weight_decay=0, clip=0.01)
+    assert float(optax.tree.norm(updates(config, GRADIENTS, ARRAYS))) == pytest.approx(0.01, rel=1e-5)
+    free = OptimizerConfig(name="sgd", learning_rate=1.0, warmup=0, weight_decay=0, clip=0)
+    np.testing.assert_allclose(updates(free, GRADIENTS, ARRAYS)["a"], -GRADIENTS["a"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["adamw", "lion", "nadamw", "lamb", "adafactor"])
+def test_optimizers_of_optax_with_decay(name):
+    config = OptimizerConfig(name=name, learning_rate=0.1, warmup=0, weight_decay=0.5)
+    found = updates(config, GRADIENTS, ARRAYS, decays={"a": True, "b": False})
+    assert all(np.isfinite(update).all() for update in found.values())
+
+
+def test_options_reach_the_optimizer():
+    momentum = OptimizerConfig(
+        name="sgd", learning_rate=1.0, warmup=0, weight_decay=0, options={"momentum": 0.5}
+    )
+    optimizer = make_optimizer(
+        momentum, make_schedule(momentum, 10), parts={"a": "base"}, decays={"a": True}
+    )
+    state, gradient = optimizer.init({"a": ARRAYS["a"]}), {"a": GRADIENTS["a"]}
+    _, state = optimizer.update(gradient, state, gradient)
+    second, _ = optimizer.update(gradient, state, gradient)
+    expected = -1.5 * GRADIENTS["a"] * float(make_schedule(momentum, 10)(1))
+    np.testing.assert_allclose(second["a"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"name": "adamm"}, "no optimizer 'adamm'. Did you mean 'adam"),
+        ({"name": "apply_updates"}, "no optimizer 'apply_updates'"),
+        ({"schedule": "cosin"}, "no schedule 'cosin'. Did you mean 'cosine'?"),
+        ({"name": "sgd"}, "sgd has no weight decay; set optimizer.weight_decay to 0"),
+        ({"options": {"beta2": 0.9}}, "unexpected keyword argument 'beta2'"),
+        ({"schedule": "exponential_decay"}, "missing a required argument"),
+    ],
+)
+def test_names_and_arguments_that_do_not_exist(fields, words):
+    with pytest.raises(ConfigError) as error:
+        updates(OptimizerConfig(**fields), GRADIENTS, ARRAYS)
+    assert words in str(error.value)

@@ -1,0 +1,110 @@
+"""A step: accumulation, steps that are not applied, several seeds, bfloat16, dropout."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qkvflow.models import MODELS
+from qkvflow.train.step import LIMIT, Learner, over_seeds
+from tests.support import difference
+from tests.train.support import tiny_run, with_architecture, with_optimizer
+
+VOCAB = 11
+
+
+def learner_of(run):
+    return Learner.of(run, run.model_config(VOCAB))
+
+
+def batch(seed=0, rows=4, length=8):
+    ids = np.random.default_rng(seed).integers(0, VOCAB, (rows, length + 1)).astype(np.int32)
+    return ids[:, :-1], ids[:, 1:]
+
+
+def started(learner, seed=0):
+    return jax.jit(learner.start)(np.uint32(seed))
+
+
+def test_accumulated_gradients_are_those_of_the_whole_batch():
+    run = with_optimizer(tiny_run(""), name="sgd", weight_decay=0.0, clip=0.0)
+    whole, parts = learner_of(run), learner_of(dataclasses.replace(run, accumulate=4))
+    state = started(whole)
+    one, first = jax.jit(whole.step)(state, np.uint32(0), *batch())
+    other, second = jax.jit(parts.step)(state, np.uint32(0), *batch())
+    assert abs(float(first.loss - second.loss)) < 1e-6
+    assert difference(one.parameters, other.parameters) < 1e-7
+    assert difference(one.parameters, state.parameters) > 1e-4
+
+
+def test_a_step_that_is_not_finite_is_not_applied_and_three_in_a_row_end_it():
+    """A batch with an id that does not exist has a loss that is not a number."""
+    learner = learner_of(tiny_run(""))
+    step, seed = jax.jit(learner.step), np.uint32(0)
+    good = batch()
+    bad = np.full_like(good[0], VOCAB + 3), good[1]
+    begin = started(learner)
+    after, report = step(begin, seed, *bad)
+    assert not np.isfinite(report.loss)
+    assert difference(after.parameters, begin.parameters) == 0.0
+    assert difference(after.optimizer, begin.optimizer) == 0.0
+    assert (int(after.step), int(after.skipped), int(after.failures)) == (1, 1, 1)
+    after, _ = step(after, seed, *bad)
+    recovered, report = step(after, seed, *good)
+    assert int(report.failures) == 0
+    assert difference(recovered.parameters, begin.parameters) > 0.0
+    assert float(report.learning_rate) == pytest.approx(float(learner.schedule(0)))
+    for _ in range(LIMIT):
+        recovered, report = step(recovered, seed, *bad)
+    assert int(report.failures) == LIMIT
+    frozen, _ = step(recovered, seed, *good)
+    assert difference(frozen.parameters, recovered.parameters) == 0.0
+
+
+@pytest.mark.parametrize("parts", [("attention", "mlp"), ("ssm",)])
+def test_several_seeds_at_once_are_the_runs_one_by_one(parts):
+    """With plain gradient steps: adamw turns the rounding of gradients that are zero into steps."""
+    run = with_optimizer(tiny_run("", seeds=3), name="sgd", weight_decay=0.0)
+    run = with_architecture(run, parts=parts, resid_pdrop=0.1, ssm_head_size=8)
+    learner = learner_of(run)
+    seeds = np.array(run.all_seeds, np.uint32)
+    batches = [batch(seed) for seed in run.all_seeds]
+    stacked = [np.stack(ids) for ids in zip(*batches)]
+    step = jax.jit(over_seeds(learner.step, run.seeds))
+    states = jax.jit(over_seeds(learner.start, run.seeds))(seeds)
+    for _ in range(3):
+        states, reports = step(states, seeds, *stacked)
+    alone = jax.jit(learner.step)
+    losses = []
+    for i, seed in enumerate(seeds):
+        state = started(learner, seed)
+        for _ in range(3):
+            state, report = alone(state, seed, *batches[i])
+        losses.append(float(report.loss))
+        own = {path: array[i] for path, array in states.parameters.items()}
+        assert difference(own, state.parameters) < 1e-6
+        assert abs(float(reports.loss[i] - report.loss)) < 1e-6
+    assert len(set(losses)) == 3
+
+
+def test_dropout_is_another_one_at_every_step_and_the_same_for_the_same_seed():
+    learner = learner_of(with_architecture(tiny_run(""), resid_pdrop=0.5))
+    step, state = jax.jit(learner.step), started(learner)
+    later = state._replace(step=state.step + 1)
+    losses = [float(step(s, np.uint32(0), *batch())[1].loss) for s in (state, state, later)]
+    assert losses[0] == losses[1] != losses[2]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_trains_in_bfloat16_with_parameters_in_float32(name):
+    run = tiny_run("", model=name, optimizer=dataclasses.replace(tiny_run("").optimizer, warmup=0))
+    learner = learner_of(with_architecture(run, compute_dtype="bfloat16", ssm_head_size=8))
+    step, state = jax.jit(learner.step), started(learner)
+    losses = []
+    for _ in range(10):
+        state, report = step(state, np.uint32(0), *batch())
+        losses.append(float(report.loss))
+    assert all(array.dtype == jnp.float32 for array in state.parameters.values())
+    assert losses[-1] < losses[0] - 0.1, losses
