@@ -69,7 +69,7 @@ class Recorder:
         self._emit({**self._place("note", step, seconds), "text": text})
 
     def _write(self, kind: str, step: int, seconds: float, i: int, values: dict[str, Any]) -> None:
-        seed = {"seed": self._seed(i)} if self._run.seeds > 1 else {}
+        seed = {} if self._run.seeds == 1 else {"seed": self._seed(i)}
         self._emit({**self._place(kind, step, seconds), **seed, **values})
 
     def _place(self, kind: str, step: int, seconds: float) -> Record:
@@ -77,8 +77,9 @@ class Recorder:
         tokens = step * self._step_tokens
         return {"kind": kind, "step": step, "seconds": seconds, "tokens": tokens, "flops": flops}
 
-    def _seed(self, i: int) -> int:
-        return self._run.all_seeds[i]
+    def _seed(self, i: int) -> int | None:
+        """What tells the records of several seeds apart; None where there is one."""
+        return None if self._run.seeds == 1 else self._run.all_seeds[i]
 
     def _emit(self, record: Record) -> None:
         for sink in self._sinks:

@@ -1,0 +1,224 @@
+"""Checkpoints: kept, best, damaged in every way, full disks, no pickles."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import qkvflow
+from qkvflow.files import FileError
+from qkvflow.train import train
+from qkvflow.train.checkpoints import check_checkpoint, checkpoint_paths
+from tests.train.support import in_new_process, records, tiny_run
+from tests.train.test_loop import StopAt, final_bytes
+
+ROOT = Path(__file__).parent.parent.parent
+FILES = ("model.safetensors", "optimizer.safetensors", "config.json", "training.json", "tokenizer.json")
+
+
+def names(out):
+    return [path.name for path in checkpoint_paths(out / "checkpoints")]
+
+
+def test_the_newest_are_kept_and_the_best(text, tmp_path):
+    out = tmp_path / "out"
+    train(tiny_run(text, keep=1, save_every=1, eval_every=6), out)
+    losses = {r["step"]: r["loss"] for r in records(out, "valid") if r["step"]}
+    best = min(losses, key=losses.get)
+    assert names(out) == [f"step-{step:08d}" for step in sorted({12, best}, reverse=True)]
+    assert (out / "checkpoints" / "best").resolve().name == f"step-{best:08d}"
+    qkvflow.load(out / "checkpoints" / "best")
+
+
+def test_an_earlier_best_survives_later_checkpoints(text, tmp_path):
+    """A learning rate at which the loss rises again after the first look."""
+    out = tmp_path / "out"
+    run = tiny_run(text, keep=2, save_every=2, eval_every=2, steps=12, eval_tokens=None)
+    train(with_rising_loss(run), out)
+    losses = {r["step"]: r["loss"] for r in records(out, "valid") if r["step"]}
+    best = min(losses, key=losses.get)
+    assert best < 10, losses
+    assert set(names(out)) == {f"step-{step:08d}" for step in (12, 10, best)}
+    assert check_checkpoint(out / "checkpoints" / "best")["progress"]["best"]["step"] == best
+
+
+def with_rising_loss(run):
+    import dataclasses
+
+    optimizer = dataclasses.replace(run.optimizer, learning_rate=2.0, warmup=12, clip=0.0)
+    return dataclasses.replace(run, optimizer=optimizer)
+
+
+def test_a_checkpoint_says_what_it_is(text, tmp_path):
+    out = tmp_path / "out"
+    run = tiny_run(text)
+    train(run, out)
+    record = check_checkpoint(checkpoint_paths(out / "checkpoints")[0])
+    assert record["version"] == qkvflow.__version__
+    assert record["run"] == run.to_dict()
+    assert record["seeds"] == [0]
+    assert record["progress"]["step"] == 12
+    assert len(record["data_digest"]) == 64
+    assert set(record["files"]) == set(FILES) - {"training.json"}
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def replace_by_a_foreign_file(path):
+    path.write_bytes(b"PK\x03\x04 something else entirely")
+
+
+def remove(path):
+    path.unlink()
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """A run that was stopped on its way, and the final bytes of one that was not."""
+    import jax
+
+    base = tmp_path_factory.mktemp("stopped")
+    from tests.train.support import write_text
+
+    run = tiny_run(write_text(base / "text.txt"), keep=3)
+    with (
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("QKVFLOW_CACHE", str(base / "cache"))
+        train(run, base / "whole")
+        train(run, base / "out", [StopAt(8)])
+    return run, base / "out", final_bytes(base / "whole")
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("damage", [truncate, flip_a_bit, replace_by_a_foreign_file, remove])
+def test_a_damaged_checkpoint_is_named_and_the_newest_good_one_taken(stopped, tmp_path, damage, file):
+    run, before, whole = stopped
+    out = tmp_path / "out"
+    shutil.copytree(before, out, symlinks=True)
+    newest, second = checkpoint_paths(out / "checkpoints")[:2]
+    damage(newest / file)
+    assert train(run, out).finished
+    note = records(out, "note")[0]["text"]
+    assert str(newest / file) in note
+    assert (out / "checkpoints" / f"bad-{newest.name}").is_dir()
+    assert final_bytes(out) == whole
+    assert second.name in names(before)
+
+
+def test_a_checkpoint_of_a_newer_version_is_recognised(stopped, tmp_path):
+    run, before, whole = stopped
+    out = tmp_path / "out"
+    shutil.copytree(before, out, symlinks=True)
+    newest = checkpoint_paths(out / "checkpoints")[0]
+    content = json.loads((newest / "training.json").read_text())
+    (newest / "training.json").write_text(json.dumps({**content, "format": 99}))
+    train(run, out)
+    assert "a newer qkvflow wrote it" in records(out, "note")[0]["text"]
+    assert final_bytes(out) == whole
+
+
+def test_a_whole_checkpoint_of_another_run_in_between_is_recognised(stopped, tmp_path, text):
+    """Its files agree with one another, but not with the run."""
+    run, before, _ = stopped
+    out = tmp_path / "out"
+    shutil.copytree(before, out, symlinks=True)
+    train(tiny_run(text, model="standard"), tmp_path / "other")
+    shutil.copytree(
+        checkpoint_paths(tmp_path / "other" / "checkpoints")[0], out / "checkpoints" / "step-00000099"
+    )
+    with pytest.raises(FileError, match="checkpoint of another run.*'standard' there"):
+        train(run, out)
+
+
+def test_without_a_good_checkpoint_nothing_is_begun_or_removed(stopped, tmp_path):
+    run, before, _ = stopped
+    out = tmp_path / "out"
+    shutil.copytree(before, out, symlinks=True)
+    for path in checkpoint_paths(out / "checkpoints"):
+        truncate(path / "model.safetensors")
+    kept = names(out)
+    with pytest.raises(FileError) as error:
+        train(run, out)
+    assert "No checkpoint in" in str(error.value)
+    assert all(f"{name}/model.safetensors" in str(error.value) for name in kept)
+    assert names(out) == kept
+
+
+def test_load_takes_the_newest_good_checkpoint_of_a_run_that_is_not_finished(stopped, tmp_path):
+    _, before, _ = stopped
+    out = tmp_path / "out"
+    shutil.copytree(before, out, symlinks=True)
+    flip_a_bit(checkpoint_paths(out / "checkpoints")[0] / "model.safetensors")
+    with pytest.warns(UserWarning, match="sha256 differs. The next older checkpoint is taken"):
+        qkvflow.load(out)
+
+
+FULL_DISK = """
+import resource, signal, sys
+from qkvflow.files import FileError
+from qkvflow.train import train
+from tests.train.support import tiny_run
+text, out, limit = sys.argv[1:]
+run = tiny_run(text, save_every=2, eval_every=100, steps=6)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+class Fill:
+    def tick(self, step, loss):
+        if step == 3:  # the checkpoint after step 2 is being written or there; later ones do not fit
+            saver[0].wait()
+            resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
+    def write(self, record): pass
+    def close(self): pass
+from qkvflow.train import loop
+saver = []
+class Watched(loop.Saver):
+    def __init__(self, store):
+        super().__init__(store)
+        saver.append(self)
+loop.Saver = Watched
+try:
+    train(run, out, [Fill()])
+except FileError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_is_a_sentence_and_the_checkpoint_before_it_loads(text, tmp_path):
+    """A limit on the size of files stands for the disk; the metrics still fit, checkpoints do not."""
+    out = tmp_path / "out"
+    result = in_new_process(FULL_DISK, text, out, 5000, PYTHONPATH=str(ROOT))
+    assert "the checkpoint after step 6 could not be written: File too large" in result.stdout, result
+    assert "Free some space" in result.stdout
+    assert "the checkpoint after step 4 could not be written" in records(out, "note")[0]["text"]
+    assert names(out) == ["step-00000002"]
+    assert not list((out / "checkpoints").glob(".*.part"))
+    qkvflow.load(out)
+    run = tiny_run(text, save_every=2, eval_every=100, steps=6)
+    assert train(run, out).finished
+    train(run, tmp_path / "whole")
+    assert final_bytes(out) == final_bytes(tmp_path / "whole")
+
+
+def test_a_disk_that_is_full_for_the_curve_is_a_sentence(text, tmp_path):
+    result = in_new_process(FULL_DISK, text, tmp_path / "out", 700, PYTHONPATH=str(ROOT))
+    assert "metrics.jsonl could not be written: File too large" in result.stdout, result
+    assert "goes on from the last checkpoint" in result.stdout
+    qkvflow.load(tmp_path / "out")
+
+
+def test_nothing_in_the_project_loads_a_pickle():
+    words = re.compile(r"\b(import pickle|pickle\.load|cloudpickle|joblib|np\.load|torch\.load)\b")
+    for path in (ROOT / "qkvflow").rglob("*.py"):
+        assert not words.search(path.read_text()), path
