@@ -8,30 +8,22 @@ and start, not which is the better one.
 import math
 import time
 from dataclasses import dataclass
-from typing import Any
 
-import equinox as eqx
-import haliax as hax
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
-from haliax import NamedArray
-from jax import Array
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from qkvflow.config import ConfigError, Gpt2Config
-from qkvflow.data import Corpus, load_corpus
-from qkvflow.models import (
-    MODELS,
-    LanguageModel,
-    build_model,
-    count_parameters,
-    forward_flops,
-)
+from qkvflow.config import ConfigError, Gpt2Config, OptimizerConfig, RunConfig
+from qkvflow.data import TokenDataset
+from qkvflow.models import MODELS, LanguageModel, count_parameters, forward_flops
+from qkvflow.train import evaluate
+from qkvflow.train.program import Program
+from qkvflow.train.resume import open_data
+
+LOOK = 16_384
+"""Tokens of the valid split that are looked at."""
 
 
 @dataclass(frozen=True)
@@ -65,73 +57,49 @@ class Result:
     milliseconds: float
 
 
-def read_bytes(corpus: Corpus, split: str) -> np.ndarray:
-    """A split of a corpus as bytes."""
-    return np.frombuffer("".join(corpus.chunks(split)).encode(), np.uint8).astype(np.int32)
-
-
-def windows(text: np.ndarray, options: Options, step: int) -> tuple[NamedArray, NamedArray]:
-    """Random windows of a text and the same one byte later; a function of seed and step."""
-    random = np.random.default_rng((options.seed, step))
-    starts = random.integers(0, len(text) - options.length - 1, options.batch)
-    rows = jnp.asarray(text[starts[:, None] + np.arange(options.length + 1)])
-    axes = ("batch", "position")
-    return hax.named(rows[:, :-1], axes), hax.named(rows[:, 1:], axes)
-
-
-def configs(options: Options) -> dict[str, Gpt2Config]:
-    """The complete configuration of every named model, so that a mistake shows before any work."""
+def make_runs(options: Options) -> dict[str, RunConfig]:
+    """The run of every named model, so that a mistake shows before any work."""
     counts = {"steps": options.steps, "batch": options.batch, "length": options.length}
     problems = [f"{k} is {v}; expected at least 1." for k, v in counts.items() if v < 1]
     if problems:
         raise ConfigError("This comparison cannot be made:", problems)
-    config = Gpt2Config(
+    architecture = Gpt2Config(
         hidden_dim=options.hidden_dim,
         num_layers=options.num_layers,
-        max_position_embeddings=options.length,
         ssm_head_size=math.gcd(64, 2 * options.hidden_dim),
     )
-    return {name: preset.fill(config) for name, preset in MODELS.items()}
+    optimizer = OptimizerConfig(
+        learning_rate=options.learning_rate, schedule="constant", warmup=0, weight_decay=0.0
+    )
+    return {
+        name: RunConfig(
+            model=name,
+            tokenizer="byte",
+            steps=options.steps,
+            batch_size=options.batch,
+            length=options.length,
+            seed=options.seed,
+            architecture=preset.fill(architecture),
+            optimizer=optimizer,
+        )
+        for name, preset in MODELS.items()
+    }
 
 
-def train(
-    name: str,
-    config: Gpt2Config,
-    options: Options,
-    texts: tuple[np.ndarray, np.ndarray],
-    progress: Progress,
-) -> Result:
-    """Train one named model on the first text; the second is for validation."""
-    train_text, valid_text = texts
-    task = progress.add_task(f"{name:<17}", total=options.steps, loss="compiling")
-    model = build_model(name, config, key=jax.random.key(options.seed))
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(options.learning_rate))
-    state = optimizer.init(eqx.filter(model, eqx.is_inexact_array))
+def train(run: RunConfig, data: TokenDataset, progress: Progress) -> Result:
+    """Train one named model for a few steps and look at the valid split."""
+    task = progress.add_task(f"{run.model:<17}", total=run.steps, loss="compiling")
+    program = Program.of(run, data)
+    program.compile()
     losses, times = [], []
-    for i in range(options.steps):
+    for step in range(run.steps):
         start = time.perf_counter()
-        model, state, loss = _step(model, state, optimizer, *windows(train_text, options, i))
-        losses.append(float(loss))
+        losses.append(float(program.step(step).loss))
         times.append(time.perf_counter() - start)
         progress.update(task, advance=1, loss=f"loss {losses[-1]:.3f}")
-    valid = [model.compute_loss(*windows(valid_text, options, i)) for i in range(20)]
-    # The first step compiles, so it does not count.
-    return Result(
-        name, model, losses[0], float(np.mean(valid)), 1e3 * float(np.median(times[1:] or times))
-    )
-
-
-@eqx.filter_jit
-def _step(
-    model: LanguageModel,
-    state: Any,
-    optimizer: optax.GradientTransformation,
-    inputs: NamedArray,
-    targets: NamedArray,
-) -> tuple[LanguageModel, Any, Array]:
-    loss, gradients = eqx.filter_value_and_grad(lambda m: m.compute_loss(inputs, targets))(model)
-    updates, state = optimizer.update(gradients, state)
-    return eqx.apply_updates(model, updates), state, loss
+    model = program.model(0)
+    valid = evaluate(model, data["valid"], length=run.length, batch_size=run.batch_size, tokens=LOOK)
+    return Result(run.model, model, losses[0], valid.loss, 1e3 * float(np.median(times)))
 
 
 def difference_table() -> Table:
@@ -180,8 +148,8 @@ def result_table(results: list[Result], options: Options) -> Table:
 def run(options: Options) -> None:
     """Print the two tables, with a progress bar for every model between them."""
     console = Console()
-    chosen, corpus = configs(options), load_corpus("embedded")
-    texts = read_bytes(corpus, "train"), read_bytes(corpus, "valid")
+    runs = make_runs(options)
+    data = open_data(next(iter(runs.values())))
     console.print(difference_table())
     columns = (
         TextColumn("{task.description}"),
@@ -191,5 +159,5 @@ def run(options: Options) -> None:
         TextColumn("{task.fields[loss]}"),
     )
     with Progress(*columns, console=console) as progress:
-        results = [train(name, config, options, texts, progress) for name, config in chosen.items()]
+        results = [train(run, data, progress) for run in runs.values()]
     console.print(result_table(results, options))

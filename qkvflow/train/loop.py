@@ -13,19 +13,17 @@ import jax
 import numpy as np
 
 from qkvflow.config import RunConfig, write_run
-from qkvflow.data import TokenDataset, batch_at
+from qkvflow.data import TokenDataset
 from qkvflow.files import FileError, building
-from qkvflow.models.paths import axes_of
 from qkvflow.train.checkpoints import Best, CheckpointStore, Progress, export
 from qkvflow.train.evaluation import Evaluation, evaluate
 from qkvflow.train.lock import locked
 from qkvflow.train.metrics import MetricsFile, Sink, make_trackers, read_metrics
-from qkvflow.train.placement import Placement
 from qkvflow.train.program import Program
 from qkvflow.train.recorder import Recorder
 from qkvflow.train.resume import find_saved, open_data
 from qkvflow.train.saver import Saver, on_host
-from qkvflow.train.step import LIMIT, Learner, Report
+from qkvflow.train.step import LIMIT, Report
 
 
 class TrainingError(RuntimeError):
@@ -61,11 +59,10 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
         if (out / "final").is_dir():
             return Outcome(out, run.steps, finished=True)
         data = open_data(run, saved)
-        learner = Learner.of(run, run.model_config(data.tokenizer.vocab_size))
-        placement = Placement.of(run, learner.model.config, axes_of(learner.model))
+        program = Program.of(run, data)
         trackers = make_trackers(run, out)
-        program = Program(learner, run, placement)
-        store = CheckpointStore(out, run, learner.model, data.tokenizer, data.digest)
+        model = program.learner.model
+        store = CheckpointStore(out, run, model, data.tokenizer, data.digest)
         progress = Progress(0, 0.0, None)
         if saved:
             progress, state = store.read(saved.path, program.shapes)
@@ -73,7 +70,7 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
         metrics = MetricsFile(out / "metrics.jsonl", progress.step if saved else -1)
         before = read_metrics(out / "metrics.jsonl")
         write_run(run, out / "run.yaml")
-        recorder = Recorder(run, learner.model, [metrics, *trackers, *sinks], progress, before)
+        recorder = Recorder(run, model, [metrics, *trackers, *sinks], progress, before)
         stack.callback(recorder.close)
         for problem in saved.problems if saved else ():
             recorder.note(progress.step, progress.seconds, f"{problem} An older checkpoint is taken.")
@@ -108,7 +105,7 @@ class Training:
     def run_all(self) -> Outcome:
         """Take the steps that are left; save, look and export when it is time."""
         run = self._run
-        self._program.compile(*self._batch(0))
+        self._program.compile()
         if self._step == 0:
             self._look()
         while self._step < run.steps and not self._stop.is_set():
@@ -132,7 +129,7 @@ class Training:
         begun, before = time.perf_counter(), self._seconds
         under_way: Report | None = None
         while self._step < min(until, self._run.steps) and not self._stop.is_set():
-            report = self._program.step(*self._batch(self._step))
+            report = self._program.step(self._step)
             if under_way is not None:
                 self._finish(self._step, under_way)
             self._step += 1
@@ -141,24 +138,6 @@ class Training:
         if under_way is not None:
             self._finish(self._step, under_way)
         self._seconds = before + time.perf_counter() - begun
-
-    def _batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        run = self._run
-        pairs = [
-            batch_at(
-                self._data["train"].ids,
-                digest=self._data.digest,
-                seed=seed,
-                step=step,
-                batch_size=run.batch_size,
-                length=run.length,
-            )
-            for seed in run.all_seeds
-        ]
-        if run.seeds == 1:
-            return pairs[0]
-        inputs, targets = zip(*pairs)
-        return np.stack(inputs), np.stack(targets)
 
     def _finish(self, step: int, report: Report) -> None:
         report = jax.device_get(report)

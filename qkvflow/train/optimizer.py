@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import types
 from typing import Any
 
 import optax
@@ -71,8 +72,9 @@ def make_optimizer(
 
 def _takes_a_learning_rate(name: str) -> bool:
     function = getattr(optax, name, None)
-    is_function = inspect.isfunction(function) or isinstance(function, functools.partial)
-    return is_function and "learning_rate" in inspect.signature(function).parameters
+    if not isinstance(function, types.FunctionType | functools.partial):
+        return False
+    return "learning_rate" in inspect.signature(function).parameters
 
 
 def _decay_options(config: OptimizerConfig, decays: dict[str, bool]) -> dict[str, Any]:

@@ -1,36 +1,45 @@
 """The compiled side of a run: the state on its devices and the step that changes it."""
 
+from functools import cached_property
 from typing import Any
 
 import jax
 import numpy as np
 
 from qkvflow.config import RunConfig
+from qkvflow.data import TokenDataset, batch_at
 from qkvflow.models import LanguageModel
-from qkvflow.models.paths import with_arrays
+from qkvflow.models.paths import axes_of, with_arrays
 from qkvflow.train.placement import Placement
 from qkvflow.train.step import Learner, Report, State, over_seeds
 
-RUNS_ONCE = {"xla_backend_optimization_level": 0}
+RUNS_ONCE: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
 """For a program that runs once: a quarter of the time to compile."""
 
 
 class Program:
-    """Holds the state of one seed, or of several along a leading axis."""
+    """Holds the state of one seed, or of several along a leading axis, and the text it learns from."""
 
-    def __init__(self, learner: Learner, run: RunConfig, placement: Placement):
+    def __init__(self, learner: Learner, run: RunConfig, data: TokenDataset, placement: Placement):
         self.learner = learner
         self.placement = placement
-        self._seeds = run.seeds
+        self._run = run
+        self._data = data
         numbers = np.array(run.all_seeds, np.uint32)
         self._numbers = numbers if run.seeds > 1 else numbers[0]
         self.shapes: State = jax.eval_shape(self._start_all, self._numbers)
         self._where = placement.of_state(self.shapes)
         self._state: State | None = None
-        self._step: Any = None
+
+    @staticmethod
+    def of(run: RunConfig, data: TokenDataset) -> "Program":
+        """The program of a run; its mistakes show here, before anything is computed."""
+        learner = Learner.of(run, run.model_config(data.tokenizer.vocab_size))
+        placement = Placement.of(run, learner.model.config, axes_of(learner.model))
+        return Program(learner, run, data, placement)
 
     def _start_all(self, numbers: Any) -> State:
-        return over_seeds(self.learner.start, self._seeds)(numbers)
+        return over_seeds(self.learner.start, self._run.seeds)(numbers)
 
     @property
     def state(self) -> State:
@@ -47,24 +56,42 @@ class Program:
             lambda array, place: jax.device_put(array, place, may_alias=False), state, where
         )
 
-    def compile(self, inputs: np.ndarray, targets: np.ndarray) -> None:
-        """Compile the step for batches of this shape; then the first step takes no longer."""
+    def compile(self) -> None:
+        """Compile the step now, so that the first one takes no longer than the others."""
+        _ = self._compiled
+
+    @cached_property
+    def _compiled(self) -> Any:
         where = None if self._where is None else (self._where, None)
         step = jax.jit(
-            over_seeds(self.learner.step, self._seeds), donate_argnums=0, out_shardings=where
+            over_seeds(self.learner.step, self._run.seeds), donate_argnums=0, out_shardings=where
         )
-        placed = self.placement.batch(inputs), self.placement.batch(targets)
-        self._step = step.lower(self.state, self._numbers, *placed).compile()
+        return step.lower(self.state, self._numbers, *self._batch(0)).compile()
 
-    def step(self, inputs: np.ndarray, targets: np.ndarray) -> Report:
-        """Take one step; returns at once, the report is there when it is looked at."""
-        placed = self.placement.batch(inputs), self.placement.batch(targets)
-        self._state, report = self._step(self.state, self._numbers, *placed)
+    def step(self, number: int) -> Report:
+        """Take a step with the batch of this number; returns at once, before it is computed."""
+        self._state, report = self._compiled(self.state, self._numbers, *self._batch(number))
         return report
+
+    def _batch(self, step: int) -> tuple[Any, Any]:
+        run = self._run
+        pairs = [
+            batch_at(
+                self._data["train"].ids,
+                digest=self._data.digest,
+                seed=seed,
+                step=step,
+                batch_size=run.batch_size,
+                length=run.length,
+            )
+            for seed in run.all_seeds
+        ]
+        inputs, targets = pairs[0] if run.seeds == 1 else map(np.stack, zip(*pairs))
+        return self.placement.batch(inputs), self.placement.batch(targets)
 
     def model(self, index: int) -> LanguageModel:
         """The model of one of the seeds, as it is now."""
         parameters = self.state.parameters
-        if self._seeds > 1:
+        if self._run.seeds > 1:
             parameters = {path: array[index] for path, array in parameters.items()}
         return with_arrays(self.learner.model, parameters)

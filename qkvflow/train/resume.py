@@ -85,7 +85,7 @@ def _shapes(run: RunConfig, vocab_size: int) -> Arrays:
     return arrays_of(eqx.filter_eval_shape(build_model, run.model, config, key=jax.random.key(0)))
 
 
-def open_data(run: RunConfig, saved: Saved | None) -> TokenDataset:
+def open_data(run: RunConfig, saved: Saved | None = None) -> TokenDataset:
     """The tokens of a run, made if need be; checked to be long enough, and what they were before.
 
     Raises:

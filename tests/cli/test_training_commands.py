@@ -1,0 +1,153 @@
+"""train, evaluate and generate as a person uses them, and what they say to hostile input."""
+
+import re
+
+import jax
+import pytest
+
+import qkvflow
+from qkvflow.cli.main import main
+from tests.train.support import write_text
+
+SMALL = """
+--steps 20 --batch-size 4 --length 16 --eval-every 10 --eval-tokens 200 --architecture.hidden-dim 16
+--architecture.num-layers 2 --architecture.num-heads 2 --optimizer.learning-rate 1e-2
+--optimizer.warmup 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def _as_usual(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setenv("COLUMNS", "80")
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of the command, and the text it read."""
+    directory = tmp_path_factory.mktemp("trained")
+    text = write_text(directory / "text.txt")
+    with (
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("QKVFLOW_CACHE", str(directory / "cache"))
+        options = ["--data", str(text), "--out", str(directory / "run"), *SMALL.split()]
+        assert main(["train", "--model", "time_indexed_mlp", *options]) == 0
+    return directory / "run", text
+
+
+def test_train_says_where_things_are_and_a_second_time_that_it_is_done(trained, capsys):
+    run, text = trained
+    assert main(["train", "--data", str(text), "--out", str(run), *SMALL.split()]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"step +20  valid \d\.\d{4} nats/token  \d\.\d{4} bits/byte  \(the whole", printed)
+    assert f"The model is in {run}/final" in printed
+
+
+def test_a_config_file_with_overrides(trained, tmp_path, capsys):
+    _, text = trained
+    (tmp_path / "run.yaml").write_text(
+        f"data: {text}\nsteps: 2\nlength: 16\nmodel: shared\n"
+        "architecture: {hidden_dim: 16, num_heads: 2}\noptimizer: {warmup: 0}\n"
+    )
+    options = ["--config", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "out")]
+    assert main(["train", *options, "--architecture.num_layers", "3", "--steps=3"]) == 0
+    model = qkvflow.load(tmp_path / "out")
+    assert model.config.weights == "shared"
+    assert (model.config.hidden_dim, model.config.num_layers) == (16, 3)
+    assert "step      3" in capsys.readouterr().out
+
+
+def test_evaluate_shows_the_whole_split_beside_n_grams(trained, capsys):
+    run, text = trained
+    options = ["--checkpoint", str(run), "--data", str(text), "--ngrams", "2"]
+    assert main(["evaluate", *options, "--split", "test"]) == 0
+    printed = capsys.readouterr().out
+    assert "whole test split" in printed
+    assert "n-gram of order 2" in printed
+    assert main(["evaluate", *options, "--depth", "5", "--tokens", "64"]) == 0
+    printed = capsys.readouterr().out
+    assert "a part of the valid split" in printed
+
+
+def test_generate_continues_a_prompt_at_any_depth_and_beyond_the_longest_sequence(trained, capsys):
+    run, _ = trained
+    options = ["--checkpoint", str(run), "--prompt", "weights are ", "--tokens", "40"]
+    assert main(["generate", *options]) == 0
+    first = capsys.readouterr().out
+    assert first.startswith("weights are ")
+    assert len(first) == len("weights are ") + 40 + 1
+    assert main(["generate", *options]) == 0
+    assert capsys.readouterr().out == first, "the same seed writes the same text"
+    assert main(["generate", *options, "--depth", "4", "--temperature", "0"]) == 0
+    assert capsys.readouterr().out.startswith("weights are ")
+
+
+def test_help_shows_every_part_of_a_run(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    printed = capsys.readouterr().out
+    for words in ("--optimizer.learning-rate", "--architecture.hidden-dim", "--out", "Ctrl-C saves"):
+        assert words in printed
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty"),
+        (b"short", "Give a longer text"),
+        (b"caf\xe9 " * 1000, "UTF-8"),
+        (bytes(range(256)) * 40, "binary"),
+        (b"a" * 5000, "holds the single symbol 'a'"),
+    ],
+)
+def test_hostile_text_is_a_sentence(tmp_path, capsys, content, words):
+    (tmp_path / "text.txt").write_bytes(content)
+    options = ["--data", str(tmp_path / "text.txt"), "--out", str(tmp_path / "out"), *SMALL.split()]
+    assert main(["train", *options]) == 2
+    printed = capsys.readouterr().err
+    assert words in printed
+    assert "Traceback" not in printed
+    assert not (tmp_path / "out" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--config", "none.yaml"], "none.yaml cannot be read"),
+        (["--config"], "--config needs a file"),
+        (["--model", "standart"], "Did you mean 'standard'?"),
+        (["--data", "/no/such/text"], "no corpus and no file named '/no/such/text'"),
+        (["--out", "/proc/none"], "cannot be written"),
+        (["--optimizer.name", "adamm"], "no optimizer 'adamm'"),
+    ],
+)
+def test_options_that_cannot_be_used_are_a_sentence(trained, tmp_path, capsys, options, words):
+    _, text = trained
+    given = ["--data", str(text), "--out", str(tmp_path / "out"), *SMALL.split(), *options]
+    assert main(["train", *given]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["evaluate", "generate"])
+def test_a_directory_without_a_model_is_a_sentence(tmp_path, capsys, command):
+    prompt = ["--prompt", "a"] if command == "generate" else []
+    assert main([command, "--checkpoint", str(tmp_path / "none"), *prompt]) == 2
+    assert "is not there: expected a directory with" in capsys.readouterr().err
+
+
+def test_an_empty_prompt_is_a_sentence(trained, capsys):
+    assert main(["generate", "--checkpoint", str(trained[0]), "--prompt", ""]) == 2
+    assert "the prompt has 0 tokens" in capsys.readouterr().err
+
+
+def test_a_run_whose_loss_is_not_finite_says_what_to_try(trained, tmp_path, capsys):
+    _, text = trained
+    wild = ["--optimizer.learning-rate", "1e30", "--optimizer.clip", "0"]
+    options = ["--data", str(text), "--out", str(tmp_path / "out"), *SMALL.split(), *wild]
+    assert main(["train", *options]) == 3
+    assert "Try a smaller optimizer.learning_rate" in capsys.readouterr().err
