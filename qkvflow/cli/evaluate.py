@@ -17,8 +17,10 @@ from rich.table import Table
 import qkvflow
 from qkvflow.config import ConfigError
 from qkvflow.data import NGramModel, TokenDataset, default_cache_dir, load_corpus, prepare
+from qkvflow.data.progress import progress
 from qkvflow.models import unroll
 from qkvflow.train import evaluate, read_tokenizer
+from qkvflow.train.evaluation import count_windows
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,15 @@ def run(options: Options) -> None:
     if options.depth is not None:
         model = unroll(model, options.depth)
     length = model.config.max_position_embeddings
-    result = evaluate(model, split, length=length, batch_size=options.batch_size, tokens=options.tokens)
+    with progress("evaluating", total=count_windows(split, length)) as advance:
+        result = evaluate(
+            model,
+            split,
+            length=length,
+            batch_size=options.batch_size,
+            tokens=options.tokens,
+            advance=advance,
+        )
     part = "whole" if result.whole else "a part of the"
     table = Table(title=f"{options.data}, {part} {options.split} split", box=box.SIMPLE)
     table.add_column("")

@@ -65,18 +65,26 @@ class Display(Sink):
         )
         self._bar = Progress(*columns, console=console, disable=not console.is_terminal)
         self._task = self._bar.add_task(run.model, total=run.steps, loss="compiling", speed="")
-        self._bar.start()
 
     def tick(self, step: int, loss: float) -> None:
         self._bar.update(self._task, completed=step, loss=f"loss {loss:.3f}", speed=self._speed)
 
     def write(self, record: Record) -> None:
-        if record["kind"] == "train" and record["tokens_per_second"]:
+        if record["kind"] == "start":
+            self._show_start(record)
+        elif record["kind"] == "train" and record["tokens_per_second"]:
             self._speed = f"{record['tokens_per_second']:,.0f} tokens/s"
         elif record["kind"] == "valid":
             self._bar.console.print(describe(record), highlight=False)
         elif record["kind"] == "note":
             self._bar.console.print(record["text"], style="yellow", highlight=False)
+
+    def _show_start(self, record: Record) -> None:
+        place = f"on from step {record['step']}" if record["step"] else "from the start"
+        size = f"{record['parameters']:,} parameters"
+        self._console.print(f"{size} on {record['devices']}, {place}", highlight=False)
+        self._bar.update(self._task, completed=record["step"])
+        self._bar.start()
 
     def close(self) -> None:
         self._bar.stop()

@@ -11,7 +11,6 @@ import numpy as np
 from jax import Array
 
 from qkvflow.data import TokenSplit, eval_windows, eval_windows_subset
-from qkvflow.data.progress import progress
 from qkvflow.models import LanguageModel
 from qkvflow.models.language_model import token_losses
 
@@ -38,30 +37,35 @@ def evaluate(
     batch_size: int = 8,
     tokens: int | None = None,
     put: Callable[[np.ndarray], Any] = jnp.asarray,
+    advance: Callable[[int], None] = lambda windows: None,
 ) -> Evaluation:
     """The mean loss on a split, or on about `tokens` evenly spaced tokens of it.
 
     The split is cut into windows of `length`; each token is predicted from those before it in its
-    window. `put` places a batch on devices.
+    window. `put` places a batch on devices; `advance` is told of every batch that is done.
     """
-    windows = -(-(len(split.ids) - 1) // length)
+    windows = count_windows(split, length)
     chosen = windows if tokens is None else min(windows, max(1, tokens // length))
     if chosen == windows:
         batches = eval_windows(split.ids, length, batch_size)
     else:
         batches = eval_windows_subset(split.ids, length, batch_size, chosen)
     sums, counts = [], []
-    with progress("evaluating", total=-(-chosen // batch_size)) as advance:
-        for inputs, targets, mask in batches:
-            sums.append(np.asarray(_window_losses(model, put(inputs), put(targets), put(mask))))
-            counts.append(mask.sum(axis=-1))
-            advance(1)
+    for inputs, targets, mask in batches:
+        sums.append(np.asarray(_window_losses(model, put(inputs), put(targets), put(mask))))
+        counts.append(mask.sum(axis=-1))
+        advance(len(mask))
     total, count = np.concatenate(sums).astype(np.float64), np.concatenate(counts)
     seen = int(count.sum())
     loss = float(total.sum() / seen)
     return Evaluation(
         loss, split.bits_per_byte(loss), seen, chosen == windows, _error(total, count, loss)
     )
+
+
+def count_windows(split: TokenSplit, length: int) -> int:
+    """Windows of a whole split."""
+    return -(-(len(split.ids) - 1) // length)
 
 
 @eqx.filter_jit

@@ -15,6 +15,7 @@ import numpy as np
 from qkvflow.config import RunConfig, write_run
 from qkvflow.data import TokenDataset
 from qkvflow.files import FileError, building
+from qkvflow.models import count_parameters
 from qkvflow.train.checkpoints import Best, CheckpointStore, Progress, export
 from qkvflow.train.evaluation import Evaluation, evaluate
 from qkvflow.train.lock import locked
@@ -72,6 +73,7 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
         write_run(run, out / "run.yaml")
         recorder = Recorder(run, model, [metrics, *trackers, *sinks], progress, before)
         stack.callback(recorder.close)
+        recorder.start(progress, count_parameters(model).total)
         for problem in saved.problems if saved else ():
             recorder.note(progress.step, progress.seconds, f"{problem} An older checkpoint is taken.")
         saver = stack.enter_context(Saver(store))

@@ -1,10 +1,16 @@
 """What a run shows of itself: records, and the places they go to.
 
-A record is a flat dictionary with a `kind`: "train" (every few steps), "valid" (the loss on the
-valid split; `whole` says whether on all of it), "reached" (the first time that this loss was below a
-multiple of a tenth of a nat), "final" (the loss on the whole valid split at the end), "note" (a
-sentence). Each holds step, seconds, tokens and flops together, so that any curve can be drawn over
-any of them. Seconds are those spent in steps: compiling, evaluating and saving do not count.
+A record is a flat dictionary with a `kind`:
+
+    start     a process began, or went on after a checkpoint: versions, devices, parameters
+    train     every few steps: loss, norm of the gradient, learning rate, tokens a second
+    valid     the loss on the valid split; `whole` says whether on all of it
+    reached   the first time that this loss was below a multiple of a tenth of a nat
+    final     the loss on the whole valid split at the end
+    note      a sentence that somebody should read
+
+Each holds step, seconds, tokens and flops together, so that any curve can be drawn over any of them.
+Seconds are those spent in steps: compiling, evaluating and saving do not count.
 """
 
 import json

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import jax
 import numpy as np
 
+from qkvflow import __version__
 from qkvflow.config import RunConfig
 from qkvflow.models import LanguageModel, training_flops
 from qkvflow.train.checkpoints import Progress
@@ -31,6 +33,14 @@ class Recorder:
         self._step_tokens = run.batch_size * run.length
         self._step_flops = _flops(model, run)
         self._last = progress.step, progress.seconds
+
+    def start(self, progress: Progress, parameters: int) -> None:
+        """A process begins, or goes on after a checkpoint."""
+        place = self._place("start", progress.step, progress.seconds)
+        devices = ", ".join(sorted({device.device_kind for device in jax.local_devices()}))
+        versions = {"version": __version__, "jax": jax.__version__}
+        count = jax.local_device_count()
+        self._emit({**place, **versions, "devices": f"{count} x {devices}", "parameters": parameters})
 
     def step(self, step: int, seconds: float, report: Report) -> None:
         """A step was finished; every few steps it becomes a record."""
