@@ -2,8 +2,7 @@
 
 Most of the suite's time is compilation. XLA's lowest level of optimisation, its older code generator
 for fusions and one module of code a program shorten it sevenfold. XLA refuses flags that it does not
-know: should a later one drop any of these, remove it here. Tests that measure compilation start
-processes of their own.
+know: should a later one drop any of these, remove it here.
 """
 
 import gc
