@@ -1,14 +1,14 @@
 """What training needs of every model: gradients, no recompilation, bfloat16, dropout."""
 
-import os
-import subprocess
-import sys
+import gc
+import time
 
 import equinox as eqx
 import haliax as hax
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from qkvflow.models import MODELS, build_model
@@ -17,7 +17,12 @@ from tests.support import difference, random_model, small_config, token_ids
 
 
 def is_zero(leaf):
-    return float(jnp.abs(leaf).max()) == 0.0
+    return float(np.abs(np.asarray(leaf)).max()) == 0.0
+
+
+@eqx.filter_jit
+def loss_and_gradients(model, ids):
+    return eqx.filter_value_and_grad(lambda m: m.compute_loss(ids, ids))(model)
 
 
 @pytest.mark.parametrize("flavour", ["gpt2", "llama"])
@@ -26,7 +31,7 @@ def test_gradients_reach_every_trainable_leaf(name, flavour):
     config = small_config(flavour=flavour, max_position_embeddings=20)
     model = random_model(name, config)
     ids = token_ids(config, batch=4, length=20)
-    gradients = eqx.filter_grad(lambda m: m.compute_loss(ids, ids))(model)
+    _, gradients = loss_and_gradients(model, ids)
     flat, _ = jax.tree_util.tree_flatten_with_path(gradients)
     assert len(flat) == len(jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)))
     silent = [jax.tree_util.keystr(path) for path, leaf in flat if is_zero(leaf)]
@@ -38,7 +43,7 @@ def test_gradients_reach_every_leaf_of_every_family(weights):
     config = small_config(weights=weights, time_embedding="learned_fourier", gate="both")
     model = random_model("time_indexed_ssm", config)
     ids = token_ids(config, batch=4, length=20)
-    blocks = eqx.filter_grad(lambda m: m.compute_loss(ids, ids))(model).transformer.blocks
+    blocks = loss_and_gradients(model, ids)[1].transformer.blocks
     flat, _ = jax.tree_util.tree_flatten_with_path(blocks)
     silent = [jax.tree_util.keystr(path) for path, leaf in flat if is_zero(leaf)]
     assert not silent, silent
@@ -58,36 +63,39 @@ def test_a_second_call_does_not_recompile(name, caplog):
     assert not compiled
 
 
-COMPILE = """
-import sys, time, equinox as eqx, haliax as hax, jax, jax.numpy as jnp, optax
-from qkvflow.config import Gpt2Config
-from qkvflow.models import build_model
-ids = hax.named(jnp.zeros((2, 16), jnp.int32), ("batch", "position"))
-optimizer = optax.adam(1e-3)
-@eqx.filter_jit
-def step(model, state):
-    loss, gradient = eqx.filter_value_and_grad(lambda m: m.compute_loss(ids, ids))(model)
-    updates, state = optimizer.update(gradient, state)
-    return loss, eqx.apply_updates(model, updates), state
-def seconds(depth):
-    config = Gpt2Config(num_layers=depth, hidden_dim=64, time_embed_dim=8)
-    shapes = eqx.filter_eval_shape(build_model, sys.argv[1], config, key=jax.random.key(0))
-    zeros = lambda x: jnp.zeros(x.shape, x.dtype) if hasattr(x, "shape") else x
-    model = jax.tree.map(zeros, shapes)
-    state = optimizer.init(eqx.filter(model, eqx.is_array))
-    start = time.process_time()  # of all threads: other processes do not disturb it
+def seconds_to_compile_a_training_step(name, depth):
+    """Of this process's threads, so that other processes do not disturb it; nothing is cached."""
+    config = small_config(num_layers=depth)
+    ids = token_ids(config)
+    model = random_model(name, config)
+    optimizer = optax.adam(1e-3)
+
+    @eqx.filter_jit
+    def step(model, state):
+        loss, gradient = eqx.filter_value_and_grad(lambda m: m.compute_loss(ids, ids))(model)
+        updates, state = optimizer.update(gradient, state)
+        return loss, eqx.apply_updates(model, updates), state
+
+    state = eqx.filter_eval_shape(optimizer.init, eqx.filter(model, eqx.is_array))
+    state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), state)
+    jax.clear_caches()
+    gc.collect()
+    start = time.process_time()
     step.lower(model, state).compile()
     return time.process_time() - start
-print(seconds(48) / seconds(6))
-"""
 
 
-@pytest.mark.parametrize("name", ["standard", "tong_neuralode", "time_indexed_ssm"])
+@pytest.mark.parametrize("name", MODELS)
 def test_compile_time_does_not_grow_with_depth(name):
-    run = [sys.executable, "-W", "ignore", "-c", COMPILE, name]
-    as_usual = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-    result = subprocess.run(run, check=True, capture_output=True, text=True, env=as_usual)
-    ratio = float(result.stdout)
+    """The least time of each depth, measured again where a busy machine disturbed the first."""
+    deep = shallow = ratio = np.inf
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # optax needs it
+        for _ in range(3):
+            deep = min(deep, seconds_to_compile_a_training_step(name, 48))
+            shallow = min(shallow, seconds_to_compile_a_training_step(name, 6))
+            ratio = deep / shallow
+            if ratio < 1.5:
+                break
     assert ratio < 1.5, f"48 layers take {ratio} times as long to compile as 6"
 
 
@@ -99,8 +107,8 @@ def test_bfloat16_compute_is_close_to_float32(name):
         model = random_model(name, config, scale=0.1)
         assert model.transformer.wte.weight.dtype == jnp.float32
         ids = token_ids(config, batch=4, length=30)
-        losses[dtype] = float(model.compute_loss(ids, ids))
-        gradients = eqx.filter_grad(lambda m: m.compute_loss(ids, ids))(model)  # noqa: B023
+        loss, gradients = loss_and_gradients(model, ids)
+        losses[dtype] = float(loss)
         assert all(g.dtype == jnp.float32 for g in jax.tree.leaves(gradients))
         assert all(np.isfinite(g).all() for g in jax.tree.leaves(gradients))
     assert np.isfinite(losses["bfloat16"])

@@ -1,5 +1,8 @@
 """Unrolling: the per-layer model on a grid is the model on that grid, at random parameters."""
 
+import json
+from pathlib import Path
+
 import equinox as eqx
 import jax
 import numpy as np
@@ -9,6 +12,8 @@ from qkvflow.models import FlowLM, unroll
 from qkvflow.nn.time_embed import layer_times
 from qkvflow.nn.weights import PerLayer, is_weight, resolve
 from tests.support import FIXED_STEP, WEIGHTS, difference, random_model, small_config, token_ids
+
+ROOT = Path(__file__).parents[2]
 
 
 def model_and_ids(**changes):
@@ -45,27 +50,44 @@ def test_an_unrolled_model_has_the_shapes_that_its_config_builds(integrator, dep
     assert shapes == [leaf.shape for leaf in jax.tree.leaves(unrolled)]
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("depth", [1, 2, 3, 6, 7, 12, 33, 48, 64])
-def test_unrolling_at_the_model_s_own_depth_is_the_same_function(weights, depth):
-    model, ids = model_and_ids(
-        weights=weights, num_layers=depth, hidden_dim=8, num_heads=2, num_kv_heads=1
-    )
-    expected = model(ids).array
-    error = difference(unroll(model, depth)(ids).array, expected)
-    assert error < 1e-5 * max(1.0, float(np.abs(expected).max())), error
+def test_every_family_was_compared_at_every_depth():
+    """What benchmarks/unroll.py found; the next test computes some of it again."""
+    record = json.loads((ROOT / "results" / "unroll.json").read_text())
+    assert record["depths"] == list(range(1, 65))
+    assert record["families"].keys() == set(WEIGHTS)
+    for weights, kinds in record["families"].items():
+        assert kinds.keys() == {"own", "grid"}
+        for kind, errors in kinds.items():
+            assert len(errors) == 64, f"{weights}, {kind}"
+            assert all(error < 1e-5 for error in errors), f"{weights}, {kind}: {max(errors)}"
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("depth", [1, 2, 7, 64])
+def test_an_unrolled_model_is_the_same_function_on_its_own_grid_and_on_any_other(depth):
+    for weights in WEIGHTS:  # in one test: the unrolled models are one program
+        small = {"weights": weights, "hidden_dim": 8, "num_heads": 2, "num_kv_heads": 1}
+        model, ids = model_and_ids(num_layers=depth, **small)
+        other, _ = model_and_ids(num_layers=6, **small)
+        pairs = {
+            "own": (unroll(model, depth)(ids).array, model(ids).array),
+            "grid": (unroll(other, depth)(ids).array, other(ids, t=layer_times(depth)).array),
+        }
+        for kind, (got, expected) in pairs.items():
+            error = difference(got, expected) / max(1.0, float(np.abs(expected).max()))
+            assert error < 1e-5, f"{weights}, {kind}: {error}"
+
+
 @pytest.mark.parametrize("integrator", FIXED_STEP)
-@pytest.mark.parametrize("depth", [1, 3, 7])
-def test_every_integrator_unrolls_to_any_depth(weights, integrator, depth):
-    model, ids = model_and_ids(
-        weights=weights, num_layers=4, integrator=integrator, parts=("attention", "ssm")
-    )
-    unrolled = unroll(model, depth)
-    on_grid = model(ids, t=layer_times(depth)).array
-    assert difference(unrolled(ids).array, on_grid) < 2e-4 * max(1.0, float(np.abs(on_grid).max()))
+def test_every_integrator_unrolls_to_any_depth(integrator):
+    """Every family with every integrator, and each of both at every depth."""
+    for number, weights in enumerate(WEIGHTS, FIXED_STEP.index(integrator)):
+        depth = (1, 3, 7)[number % 3]
+        model, ids = model_and_ids(
+            weights=weights, num_layers=4, integrator=integrator, parts=("attention", "ssm")
+        )
+        on_grid = model(ids, t=layer_times(depth)).array
+        error = difference(unroll(model, depth)(ids).array, on_grid)
+        assert error < 2e-4 * max(1.0, float(np.abs(on_grid).max())), f"{weights}, {depth}: {error}"
 
 
 def test_an_unrolled_model_is_an_ordinary_one():

@@ -58,10 +58,9 @@ def test_rows_of_a_batch_do_not_see_each_other():
 def test_gradients_agree_with_a_fine_grid():
     model = smooth_model()
     ids = token_ids(model.config, batch=1, length=5)
+    gradient = eqx.filter_jit(eqx.filter_grad(lambda m: m.compute_loss(ids, ids)))
     gradients = [
-        eqx.filter_grad(lambda m: m.compute_loss(ids, ids))(
-            with_integrator(model, name, num_layers=depth)
-        )
+        gradient(with_integrator(model, name, num_layers=depth))
         for name, depth in (("adaptive", 2), ("rk4", 64))
     ]
     assert difference(*gradients) < 5e-3
