@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -30,8 +31,9 @@ def run(*command):
     )
 
 
-def test_every_example_of_the_api_document_runs(capsys):
-    names = {}
+def test_every_example_of_the_api_document_runs(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path / "cache"))
+    names = {"folder": tmp_path}
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         for example in blocks("API.md", "python"):
             exec(compile(example, "API.md", "exec"), names)
@@ -41,6 +43,21 @@ def test_every_example_of_the_api_document_runs(capsys):
     assert "Step 2, Loss:" in printed
     assert [axis.name for axis in names["logits"].axes] == ["batch", "position", "vocab"]
     assert names["greedy"].axes[1].size == 12
+    assert names["outcome"].finished
+    assert not names["evaluation"].whole
+
+
+def test_the_commands_of_the_readme_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path / "cache"))
+    (commands,) = [block for block in blocks("README.md", "bash") if "qkvflow train" in block]
+    for line in commands.replace("runs/first", str(tmp_path / "run")).strip().splitlines():
+        name, *arguments = shlex.split(line, comments=True)
+        assert name == "qkvflow"
+        result = run(sys.executable, "-W", "ignore", "-m", name, *arguments)
+        assert result.returncode == 0, result.stderr
+        if arguments[0] == "evaluate":
+            losses = [float(x) for x in re.findall(r"\b\d\.\d{4}\b", result.stdout)]
+            assert losses[0] < losses[5], f"{losses}: the model against the bigram"
 
 
 def test_the_example_of_the_readme_runs():
@@ -116,3 +133,16 @@ def test_attention_written_out_is_not_slower_than_the_fused_kernel():
     """What the docstring of `causal_attention` says, as benchmarks/attention.py measured it."""
     record = json.loads((ROOT / "results" / "attention.json").read_text())
     assert all(row["ratio"] < 1.05 for row in record["rows"])
+
+
+def test_training_waits_no_longer_for_a_checkpoint_than_with_orbax():
+    """What qkvflow/train/checkpoints.py says, as benchmarks/checkpoints.py measured it."""
+    ratios = json.loads((ROOT / "results" / "checkpoints.json").read_text())["ours_over_orbax"]
+    assert ratios["waits"] < 1.0
+
+
+def test_compile_time_does_not_grow_with_depth_as_a_user_compiles():
+    """As benchmarks/compile_time.py measured it."""
+    ratios = json.loads((ROOT / "results" / "compile_time.json").read_text())["ratios"]
+    assert set(ratios) == set(MODELS)
+    assert all(ratio < 1.5 for ratio in ratios.values()), ratios

@@ -96,7 +96,11 @@ def find_models(path: Path) -> list[Path]:
         return [path]
     if (path / "final" / CONFIG).is_file():
         return [path / "final"]
-    several = sorted(path.glob("**/seed-*"))
+    several = [
+        found
+        for place in ("", "final/", "checkpoints/*/")
+        for found in sorted(path.glob(f"{place}seed-*"))
+    ]
     if several:
         raise FileError(f"{path} holds several models; name one of them, such as {several[0]}.")
     found = sorted(path.glob(f"checkpoints/step-*/{CONFIG}"), reverse=True)

@@ -109,21 +109,23 @@ class CheckpointStore:
             if path not in kept and path.name != best:
                 shutil.rmtree(path)
 
-    def read(self, path: Path, like: State) -> tuple[Progress, State]:
+    def read(self, path: Path, record: dict[str, Any], like: State) -> tuple[Progress, State]:
         """Where a run stood and its state, which has the shapes of `like`.
 
+        Args:
+            record: of the checkpoint, as `newest_good` found it.
+
         Raises:
-            FileError: a file is missing, changed, of a newer version, or of another model.
+            FileError: a file has changed meanwhile, or is of another model.
         """
-        content = check_checkpoint(path)
-        found = self._read_parameters(path, content["files"])
+        found = self._read_parameters(path, record["files"])
         check_shapes(found, like.parameters, str(path))
-        rest = read_arrays(path / OPTIMIZER, content["files"][OPTIMIZER])
+        rest = read_arrays(path / OPTIMIZER, record["files"][OPTIMIZER])
         empty = like._replace(parameters={})
         check_shapes(rest, _by_path(empty), str(path))
         leaves = [rest[name] for name in _by_path(empty)]
         state = jax.tree.unflatten(jax.tree.structure(empty), leaves)
-        where = content["progress"]
+        where = record["progress"]
         best = where["best"] and Best(**where["best"])
         progress = Progress(where["step"], where["seconds"], best)
         return progress, state._replace(parameters=found)

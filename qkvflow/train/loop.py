@@ -66,7 +66,7 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
         store = CheckpointStore(out, run, model, data.tokenizer, data.digest)
         progress = Progress(0, 0.0, None)
         if saved:
-            progress, state = store.read(saved.path, program.shapes)
+            progress, state = store.read(saved.path, saved.record, program.shapes)
             program.restore(state)
         metrics = MetricsFile(out / "metrics.jsonl", progress.step if saved else -1)
         before = read_metrics(out / "metrics.jsonl")

@@ -6,6 +6,7 @@ own, too.
 
 import jax
 import pytest
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from tests.train.support import write_text
 
@@ -21,18 +22,22 @@ def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _compiled_programs(tmp_path_factory):
+@pytest.fixture(autouse=True)
+def _compiled_programs(tmp_path_factory, monkeypatch):
     options = {
         "jax_compilation_cache_dir": str(tmp_path_factory.getbasetemp() / "compiled"),
         "jax_persistent_cache_min_compile_time_secs": 0,
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in options.items():
-            patch.setenv(name.upper(), str(value))
-            jax.config.update(name, value)
-        yield
+    before = {name: getattr(jax.config, name) for name in options}
+    for name, value in options.items():
+        monkeypatch.setenv(name.upper(), str(value))
+        jax.config.update(name, value)
+    reset_cache()  # JAX looks at these options once and remembers
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    reset_cache()
 
 
 @pytest.fixture

@@ -16,12 +16,15 @@ from pathlib import Path
 import jax
 from qkvflow.train import train
 from tests.train.support import records, tiny_run, with_architecture
+from tests.train.test_loop import StopAt
 text, out, model = sys.argv[1:]
 run = tiny_run(text, model=model, steps=8, save_every=4, log_every=1)
 run = with_architecture(run, ssm_head_size=8, resid_pdrop=0.1)
 losses = {}
 for parallel in ("data", "fsdp"):
-    train(dataclasses.replace(run, parallel=parallel), Path(out) / parallel)
+    cut = dataclasses.replace(run, parallel=parallel)
+    assert not train(cut, Path(out) / parallel, [StopAt(5)]).finished
+    assert train(cut, Path(out) / parallel).finished
     shown = [r for kind in ("train", "valid") for r in records(Path(out) / parallel, kind)]
     losses[parallel] = [r["loss"] for r in shown]
 from qkvflow.train.program import Program
