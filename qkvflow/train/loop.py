@@ -1,5 +1,6 @@
 """The whole of a run: data, resume, steps, looks at the valid split, checkpoints, export."""
 
+import math
 import signal
 import threading
 import time
@@ -68,7 +69,7 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
         if saved:
             progress, state = store.read(saved.path, saved.record, program.shapes)
             program.restore(state)
-        metrics = MetricsFile(out / "metrics.jsonl", progress.step if saved else -1)
+        metrics = MetricsFile(out / "metrics.jsonl", progress.step or -1)
         before = read_metrics(out / "metrics.jsonl")
         write_run(run, out / "run.yaml")
         recorder = Recorder(run, model, [metrics, *trackers, *sinks], progress, before)
@@ -166,10 +167,11 @@ class Training:
         evaluations = self._evaluations(whole=False)
         self._recorder.valid(self._step, self._seconds, evaluations)
         loss = float(np.mean([evaluation.loss for evaluation in evaluations]))
-        better = self._step > 0 and (self._best is None or loss < self._best.loss)
-        if better:
-            self._best = Best(loss, self._step)
-        return better
+        lowest = math.inf if self._best is None else self._best.loss
+        if self._step == 0 or not loss < lowest:
+            return False
+        self._best = Best(loss, self._step)
+        return True
 
     def _evaluations(self, *, whole: bool) -> list[Evaluation]:
         run = self._run

@@ -47,7 +47,7 @@ class MetricsFile(Sink):
     """`metrics.jsonl`: a line for every record, each there as soon as it is written."""
 
     def __init__(self, path: Path, step: int):
-        """Go on after `step`: later lines are dropped, since those steps and the end come again."""
+        """Go on after `step`, -1 at the start: later lines are dropped, since they come again."""
         kept = [r for r in read_metrics(path) if r["step"] <= step and r["kind"] != "final"]
         lines = [json.dumps(record) + "\n" for record in kept]
         temporary = path.with_name(f".{path.name}.part")
