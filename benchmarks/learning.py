@@ -1,6 +1,6 @@
 """Three small models against n-grams on the text that Python carries with it: curves of the loss.
 
-Run with `python benchmarks/learning.py`; takes about half an hour on two cores, prints a table and
+Run with `python benchmarks/learning.py`; takes about twenty minutes on two cores, prints a table and
 writes results/learning.json. One seed: it shows that the models learn, not which is the better one.
 """
 
@@ -15,8 +15,8 @@ from qkvflow.train import read_metrics
 
 MODELS = ("standard", "time_indexed_mlp", "time_indexed_ssm")
 OPTIONS = """
---config configs/tiny.yaml --steps 4000 --batch-size 16 --length 128 --eval-every 200 --save-every 1000
---eval-tokens 65536 --architecture.hidden-dim 128 --optimizer.learning-rate 2e-3 --optimizer.warmup 200
+--config configs/tiny.yaml --steps 1500 --batch-size 16 --length 128 --eval-every 100 --save-every 500
+--eval-tokens 65536 --architecture.hidden-dim 128 --optimizer.learning-rate 3e-3 --optimizer.warmup 100
 """
 POINT = ("step", "tokens", "seconds", "flops", "loss")
 
