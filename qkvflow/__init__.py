@@ -11,6 +11,6 @@ __version__ = "0.1.0"
 
 def load(path: str | os.PathLike[str]) -> "LanguageModel":
     """A ready model from a directory: a saved model, a checkpoint, or a training run."""
-    from qkvflow.models.storage import load_model  # late: `import qkvflow` imports no JAX
+    from qkvflow.train import load_model  # late: `import qkvflow` imports no JAX
 
     return load_model(path)

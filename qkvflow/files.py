@@ -44,7 +44,11 @@ def building(final: Path) -> Iterator[Path]:
 def remove_abandoned(directory: Path, *, older_than: float = 0.0) -> None:
     """Remove what `building` left in a directory when its process was killed."""
     for part in directory.glob(".*.part"):
-        if time.time() - part.stat().st_mtime >= older_than:
+        if time.time() - part.lstat().st_mtime < older_than:
+            continue
+        if part.is_symlink():
+            part.unlink()
+        else:
             shutil.rmtree(part, ignore_errors=True)
 
 
@@ -65,17 +69,25 @@ def _publish(temporary: Path, final: Path) -> None:
             raise
 
 
-def write_sealed(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON that holds the sha256 of its own content."""
+def point_link(link: Path, target: str) -> None:
+    """Make a link to a name beside it, or point it elsewhere; at no moment is it missing."""
+    temporary = link.with_name(f".{link.name}.{os.urandom(6).hex()}.part")
+    temporary.symlink_to(target)
+    temporary.replace(link)
+
+
+def write_sealed(path: Path, kind: str, form: int, content: dict[str, Any]) -> None:
+    """Write JSON that says what it is, in which format, and holds the sha256 of all that."""
+    content = {"kind": kind, "format": form, **content}
     text = json.dumps(content | {"sha256": _seal(content)}, indent=1)
     path.write_text(text + "\n", encoding="utf-8")
 
 
-def read_sealed(path: Path, form: int) -> dict[str, Any]:
-    """The content that `write_sealed` wrote, if it is of this format and nobody changed it.
+def read_sealed(path: Path, kind: str, form: int) -> dict[str, Any]:
+    """The content that `write_sealed` wrote, if it is of this kind and format and nobody changed it.
 
     Raises:
-        FileError: it is missing, no JSON, of another format, or changed.
+        FileError: it is missing, no JSON, of another kind or format, or changed.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -83,7 +95,9 @@ def read_sealed(path: Path, form: int) -> dict[str, Any]:
         raise FileError(f"{path} is missing.") from error
     except (OSError, ValueError) as error:
         raise FileError(f"{path} cannot be read: {error}.") from error
-    found = content.get("format") if isinstance(content, dict) else None
+    if not isinstance(content, dict) or content.get("kind") != kind:
+        raise FileError(f"{path} does not describe a {kind}: another program wrote it.")
+    found = content.get("format")
     if isinstance(found, int) and found > form:
         raise FileError(f"{path} has format {found}, expected {form}: a newer qkvflow wrote it.")
     if found != form:

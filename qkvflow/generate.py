@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from haliax import Axis, NamedArray
 from jax import Array, lax
 
+from qkvflow.config import ConfigError
 from qkvflow.models import LanguageModel
 from qkvflow.models.checks import check_ids
 
@@ -120,21 +121,22 @@ def _check_choices(
     top_k: int | None,
     top_p: float | None,
 ) -> None:
-    config = model.config
-    length = prompt.resolve_axis("position").size
-    if count < 0 or length + count > config.max_position_embeddings:
-        raise ValueError(
-            f"max_new_tokens is {count} after a prompt of {length}; this model has "
-            f"{config.max_position_embeddings} positions, so expected 0 to "
-            f"{config.max_position_embeddings - length}."
+    longest, length = model.config.max_position_embeddings, prompt.resolve_axis("position").size
+    problems = []
+    if count < 0 or length + count > longest:
+        problems.append(
+            f"max_new_tokens is {count} after a prompt of {length}; this model has {longest} "
+            f"positions, so expected 0 to {longest - length}."
         )
     if temperature < 0 or (top_k is not None and top_k < 1) or not _is_share(top_p):
-        raise ValueError(
+        problems.append(
             f"temperature {temperature}, top_k {top_k}, top_p {top_p}; expected a temperature of at "
             "least 0, a top_k of at least 1 and a top_p above 0 and at most 1 (or None)."
         )
     if temperature > 0 and key is None:
-        raise ValueError("Sampling needs a key=jax.random.key(seed); temperature=0.0 needs none.")
+        problems.append("sampling needs a key=jax.random.key(seed); temperature=0.0 needs none.")
+    if problems:
+        raise ConfigError("Nothing can be generated like this:", problems)
 
 
 def _is_share(top_p: float | None) -> bool:

@@ -101,7 +101,7 @@ def test_axes_and_no_new_tokens():
         ({"temperature": -1.0}, "temperature -1.0"),
         ({"top_k": 0}, "top_k of at least 1"),
         ({"top_p": 0.0}, "top_p above 0"),
-        ({"key": None}, "Sampling needs a key"),
+        ({"key": None}, "sampling needs a key"),
     ],
 )
 def test_bad_choices(choices, words):

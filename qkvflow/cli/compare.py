@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from qkvflow.config import ConfigError, Gpt2Config, OptimizerConfig, RunConfig
+from qkvflow.config import Gpt2Config, OptimizerConfig, RunConfig
 from qkvflow.data import TokenDataset
 from qkvflow.models import MODELS, LanguageModel, count_parameters, forward_flops
 from qkvflow.train import evaluate
@@ -32,7 +32,7 @@ class Options:
 
     steps: int = 60
     """Training steps of each model."""
-    batch: int = 8
+    batch_size: int = 8
     """Windows of text in a batch."""
     length: int = 64
     """Bytes in a window."""
@@ -59,10 +59,6 @@ class Result:
 
 def make_runs(options: Options) -> dict[str, RunConfig]:
     """The run of every named model, so that a mistake shows before any work."""
-    counts = {"steps": options.steps, "batch": options.batch, "length": options.length}
-    problems = [f"{k} is {v}; expected at least 1." for k, v in counts.items() if v < 1]
-    if problems:
-        raise ConfigError("This comparison cannot be made:", problems)
     architecture = Gpt2Config(
         hidden_dim=options.hidden_dim,
         num_layers=options.num_layers,
@@ -76,7 +72,7 @@ def make_runs(options: Options) -> dict[str, RunConfig]:
             model=name,
             tokenizer="byte",
             steps=options.steps,
-            batch_size=options.batch,
+            batch_size=options.batch_size,
             length=options.length,
             seed=options.seed,
             architecture=preset.fill(architecture),
@@ -116,7 +112,7 @@ def difference_table() -> Table:
 def result_table(results: list[Result], options: Options) -> Table:
     """What the runs showed; 80 columns hold it."""
     table = Table(
-        title=f"After {options.steps} steps of {options.batch} x {options.length} bytes",
+        title=f"After {options.steps} steps of {options.batch_size} x {options.length} bytes",
         title_justify="left",
         caption="time: parameters in time networks; share: of standard's parameters;\n"
         "MFLOP: a token, forward; losses in nats a byte, at the first step and\n"
@@ -129,7 +125,7 @@ def result_table(results: list[Result], options: Options) -> Table:
     for heading in ("params", "time", "share", "MFLOP", "ms/step", "first", "valid"):
         table.add_column(heading, justify="right", no_wrap=True)
     standard = count_parameters(results[0].model).total
-    tokens = options.batch * options.length
+    tokens = options.batch_size * options.length
     for result in results:
         parameters = count_parameters(result.model)
         table.add_row(
@@ -137,7 +133,7 @@ def result_table(results: list[Result], options: Options) -> Table:
             f"{parameters.total:,}",
             f"{parameters.time_network:,}",
             f"{parameters.total / standard:.2f}",
-            f"{forward_flops(result.model, options.batch, options.length) / tokens / 1e6:.2f}",
+            f"{forward_flops(result.model, options.batch_size, options.length) / tokens / 1e6:.2f}",
             f"{result.milliseconds:.1f}",
             f"{result.first_loss:.3f}",
             f"{result.valid_loss:.3f}",

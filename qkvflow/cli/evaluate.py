@@ -14,12 +14,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-import qkvflow
 from qkvflow.config import ConfigError
 from qkvflow.data import NGramModel, TokenDataset, default_cache_dir, load_corpus, prepare
 from qkvflow.data.progress import progress
 from qkvflow.models import unroll
-from qkvflow.train import evaluate, read_tokenizer
+from qkvflow.train import evaluate, load_model, read_tokenizer
 from qkvflow.train.evaluation import count_windows
 
 
@@ -28,9 +27,11 @@ class Options:
     """Options of `qkvflow evaluate`."""
 
     checkpoint: Path
-    """Directory of a run, of a checkpoint, or of a saved model."""
+    """Directory of a run, of a checkpoint, or of an exported model."""
     data: str = "embedded"
     """A corpus or a path to text, as for `qkvflow train`."""
+    documents: int | None = 10_000
+    """Documents of hf:OWNER/NAME, as the model was trained on; None takes all."""
     split: Literal["train", "valid", "test"] = "valid"
     """Part of the text."""
     depth: int | None = None
@@ -53,14 +54,17 @@ def run(options: Options) -> None:
                 f"{options.tokens}; expected ngrams from 0 to 6, and the others at least 1."
             ],
         )
-    model = qkvflow.load(options.checkpoint)
+    model = load_model(options.checkpoint)
     tokenizer = read_tokenizer(options.checkpoint)
-    dataset = prepare(load_corpus(options.data), tokenizer, default_cache_dir())
+    corpus = load_corpus(options.data, limit=options.documents)
+    dataset = prepare(corpus, tokenizer, default_cache_dir())
     split = dataset[options.split]
     if options.depth is not None:
         model = unroll(model, options.depth)
     length = model.config.max_position_embeddings
-    with progress("evaluating", total=count_windows(split, length)) as advance:
+    windows = count_windows(split, length)
+    chosen = windows if options.tokens is None else min(windows, max(1, options.tokens // length))
+    with progress("evaluating", total=chosen) as advance:
         result = evaluate(
             model,
             split,
@@ -70,7 +74,8 @@ def run(options: Options) -> None:
             advance=advance,
         )
     part = "whole" if result.whole else "a part of the"
-    table = Table(title=f"{options.data}, {part} {options.split} split", box=box.SIMPLE)
+    print(f"{options.data}, {part} {options.split} split")
+    table = Table(box=box.SIMPLE)
     table.add_column("")
     for heading in ("tokens", "nats/token", "standard error", "bits/byte"):
         table.add_column(heading, justify="right")

@@ -16,11 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-import qkvflow
 from qkvflow.config import ConfigError
 from qkvflow.generate import generate
 from qkvflow.models import LanguageModel, unroll
-from qkvflow.train import read_tokenizer
+from qkvflow.train import load_model, read_tokenizer
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Options:
     """Options of `qkvflow generate`."""
 
     checkpoint: Path
-    """Directory of a run, of a checkpoint, or of a saved model."""
+    """Directory of a run, of a checkpoint, or of an exported model."""
     prompt: str
     """Text to continue."""
     depth: int | None = None
@@ -47,7 +46,7 @@ class Options:
 
 def run(options: Options) -> None:
     """Print the prompt and its continuation, as it comes."""
-    model, tokenizer = qkvflow.load(options.checkpoint), read_tokenizer(options.checkpoint)
+    model, tokenizer = load_model(options.checkpoint), read_tokenizer(options.checkpoint)
     prompt = np.asarray(tokenizer.encode(options.prompt), np.int32)
     if not len(prompt) or options.tokens < 1:
         raise ConfigError(
@@ -59,13 +58,13 @@ def run(options: Options) -> None:
         )
     if options.depth is not None:
         model = unroll(model, options.depth)
-    print(options.prompt, end="", flush=True)
-    shown = 0
+    shown = ""
     for ids in continuations(model, prompt, options):
-        # Decoded as a whole: a character may be made of several tokens.
-        text = tokenizer.decode(ids)
-        print(text[shown:], end="", flush=True)
-        shown = len(text)
+        # A character may be made of several tokens: one that is not whole yet waits for the rest.
+        text = options.prompt + tokenizer.decode(ids)
+        whole = text if len(ids) == options.tokens else text.rstrip("\ufffd")
+        print(whole[len(shown) :], end="", flush=True)
+        shown = whole
     print()
 
 
@@ -74,9 +73,11 @@ def continuations(model: LanguageModel, prompt: np.ndarray, options: Options) ->
     longest = model.config.max_position_embeddings
     key = jax.random.key(options.seed)
     ids = prompt
+    if longest < 2:
+        raise ConfigError("Nothing can be generated:", ["the model sees one position only."])
     while len(ids) < len(prompt) + options.tokens:
         left = len(prompt) + options.tokens - len(ids)
-        context = ids if len(ids) + min(left, 1) <= longest else ids[-max(longest // 2, 1) :]
+        context = ids if len(ids) < longest else ids[-(longest // 2) :]
         count = min(left, longest - len(context))
         key, k = jax.random.split(key)
         with Console(stderr=True).status("compiling and generating"):

@@ -13,6 +13,7 @@ COMMANDS = {
     "train": "Train a model on any text; started again, it goes on where it stopped.",
     "evaluate": "The loss of a trained model on a whole split of a text.",
     "generate": "Continue a text with a trained model, at any depth.",
+    "export": "Write a trained model, at its own depth or another, to a directory of its own.",
 }
 
 
@@ -57,3 +58,6 @@ def main(arguments: list[str] | None = None) -> int:
     except (ConfigError, DataError, FileError) as error:
         print(error, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return 130

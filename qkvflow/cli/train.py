@@ -93,6 +93,8 @@ class Display(Sink):
 def describe(record: Record) -> str:
     """An evaluation as a line."""
     seed = f"seed {record['seed']}  " if "seed" in record else ""
+    if record["loss"] is None:
+        return f"step {record['step']:>6}  {seed}valid loss is not a finite number"
     part = "the whole split" if record["whole"] else f"{record['evaluated_tokens']:,} tokens of it"
     return (
         f"step {record['step']:>6}  {seed}valid {record['loss']:.4f} nats/token  "

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from qkvflow.config.neuralode_ssm_config import Gpt2Config
 from qkvflow.config.strict import ConfigError, from_dict, strict, to_dict, type_problems
 
-Number = int | float | bool | str
+Option = int | float | bool | str
 
 
 @strict
@@ -21,8 +21,8 @@ class OptimizerConfig:
     """Its peak, after warm-up."""
     schedule: str = "cosine"
     """After warm-up: cosine, linear, constant, or any schedule of optax by its full name."""
-    warmup: int = 100
-    """Steps over which the learning rate rises from zero."""
+    warmup: int | None = None
+    """Steps over which the learning rate rises to its peak. None: a tenth of them, at most 100."""
     final: float = 0.1
     """Where cosine and linear end, as a part of the peak."""
     weight_decay: float = 0.1
@@ -37,16 +37,18 @@ class OptimizerConfig:
     """Of the learning rate of embeddings."""
     head_multiplier: float = 1.0
     """Of the learning rate of the output projection."""
-    options: dict[str, Number] = field(default_factory=dict)
+    options: dict[str, Option] = field(default_factory=dict)
     """Further arguments of the optimizer, such as b2: 0.95."""
-    schedule_options: dict[str, Number] = field(default_factory=dict)
+    schedule_options: dict[str, Option] = field(default_factory=dict)
     """Arguments of a schedule of optax."""
 
     def __post_init__(self) -> None:
         problems = type_problems(self)
         if not problems:
             positive = ("learning_rate", *_MULTIPLIERS)
-            problems += _below(self, ("warmup", "final", "weight_decay", "clip"), 0)
+            problems += _below(self, ("final", "weight_decay", "clip"), 0)
+            if self.warmup is not None:
+                problems += _below(self, ("warmup",), 0)
             problems += [
                 f"{name} is {getattr(self, name)}; expected a number above 0."
                 for name in positive
@@ -141,8 +143,11 @@ class RunConfig:
         return from_dict(cls, fields)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as plain JSON values."""
-        return to_dict(self)
+        """All fields as plain JSON values, but for those of the model that the run decides."""
+        fields = to_dict(self)
+        for name in _DECIDED_BY_THE_RUN:
+            del fields["architecture"][name]
+        return fields
 
     def model_config(self, vocab_size: int) -> Gpt2Config:
         """The model's configuration, once the tokenizer is known."""
@@ -169,6 +174,10 @@ _COUNTS = (
     "log_every",
 )
 LARGEST_SEED = 2**31 - 1
+_DECIDED_BY_THE_RUN = {
+    "vocab_size": "the tokenizer's",
+    "max_position_embeddings": "the run's length",
+}
 
 
 def _relations(run: RunConfig) -> list[str]:
@@ -178,7 +187,7 @@ def _relations(run: RunConfig) -> list[str]:
             f"batch_size {run.batch_size} is not divisible by accumulate {run.accumulate}; "
             "the parts of a batch are of one size."
         )
-    if run.optimizer.warmup > run.steps:
+    if (run.optimizer.warmup or 0) > run.steps:
         problems.append(
             f"optimizer.warmup is {run.optimizer.warmup} in a run of {run.steps} steps; "
             "expected at most steps, or the learning rate never reaches its peak."
@@ -186,10 +195,7 @@ def _relations(run: RunConfig) -> list[str]:
     if run.seed + run.seeds - 1 > LARGEST_SEED:
         problems.append(f"seed is {run.seed}; expected at most {LARGEST_SEED}.")
     plain = Gpt2Config()
-    for name, meaning in (
-        ("vocab_size", "the tokenizer's"),
-        ("max_position_embeddings", "the run's length"),
-    ):
+    for name, meaning in _DECIDED_BY_THE_RUN.items():
         if getattr(run.architecture, name) != getattr(plain, name):
             problems.append(f"architecture.{name} is {meaning} in a run; leave it out.")
     return problems

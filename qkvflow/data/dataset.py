@@ -113,7 +113,6 @@ def write_sidecar(
 ) -> None:
     """Write `dataset.json` beside the token files."""
     content = {
-        "format": FORMAT,
         "corpus": corpus,
         "digest": digest,
         "entropy_rate": entropy_rate,
@@ -121,7 +120,7 @@ def write_sidecar(
         "splits": {split: asdict(info) for split, info in infos.items()},
         "tokenizer": tokenizer.to_dict(),
     }
-    write_sealed(directory / SIDECAR, content)
+    write_sealed(directory / SIDECAR, "dataset", FORMAT, content)
 
 
 _REMEDY = "Remove the directory and prepare the corpus again."
@@ -133,7 +132,7 @@ def _read_sidecar(directory: Path) -> dict[str, Any]:
             f"{directory} holds no prepared dataset: {SIDECAR} is not there. Prepare one first."
         )
     try:
-        return read_sealed(directory / SIDECAR, FORMAT)
+        return read_sealed(directory / SIDECAR, "dataset", FORMAT)
     except FileError as error:
         raise DataError(f"{error} {_REMEDY}") from error
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from qkvflow.models.language_model import LanguageModel
-from qkvflow.models.paths import PARTS, arrays_of, parts_of
+from qkvflow.models.paths import PARTS, arrays_of, nodes_of, parts_of
 from qkvflow.nn.attention import Attention
 from qkvflow.nn.linear import Linear, size_of
 from qkvflow.nn.mlp import MLP
@@ -54,10 +54,8 @@ def _is_array(leaf: Any) -> bool:
     return eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
 
 
-def _nodes(tree: Any, *kinds: type) -> list[Any]:
-    """The outermost nodes of these types."""
-    leaves = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, kinds))
-    return [leaf for leaf in leaves if isinstance(leaf, kinds)]
+def _nodes(tree: Any, kind: type) -> list[Any]:
+    return [node for _, node in nodes_of(tree, kind)]
 
 
 def count_parameters(model: LanguageModel) -> Parameters:

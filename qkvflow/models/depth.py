@@ -5,6 +5,7 @@ import dataclasses
 import equinox as eqx
 import numpy as np
 
+from qkvflow.config import ConfigError
 from qkvflow.models.language_model import FlowLM, LanguageModel
 from qkvflow.nn.dynamic import Steps
 from qkvflow.nn.families import as_table
@@ -27,7 +28,8 @@ def unroll(model: LanguageModel, depth: int) -> FlowLM:
         3
     """
     if not isinstance(depth, int | np.integer) or depth < 1:
-        raise ValueError(f"depth is {depth!r}; expected a whole number of layers, at least 1.")
+        problem = f"depth is {depth!r}; expected a whole number of layers, at least 1."
+        raise ConfigError("The model cannot be unrolled:", [problem])
     config = model.config
     times = Steps.of(model.tableau, int(depth)).distinct_times()
     sampled = eqx.filter_jit(resolve)(model.transformer.blocks, times)

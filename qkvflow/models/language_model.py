@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from haliax import NamedArray
 from jax import Array
 
-from qkvflow.config import Gpt2Config
+from qkvflow.config import ConfigError, Gpt2Config
 from qkvflow.models.checks import check_complete, check_ids, check_targets, checked_time
 from qkvflow.models.presets import Preset
 from qkvflow.nn.dynamic import TABLEAUS, Block, Steps, Tableau, integrate
@@ -122,9 +122,12 @@ class LanguageModel(eqx.Module):
     def tableau(self) -> Tableau:
         """The method of a fixed-step model."""
         if self.config.integrator == "adaptive":
-            raise ValueError(
-                "The adaptive integrator has no grid over depth: it cannot be unrolled, cached for "
-                "generation or counted. Use a fixed-step integrator (residual, euler, heun, rk4)."
+            raise ConfigError(
+                "The adaptive integrator has no grid over depth:",
+                [
+                    "it cannot be unrolled, cached for generation or counted. Use a fixed-step "
+                    "integrator (residual, euler, heun, rk4)."
+                ],
             )
         return TABLEAUS[str(self.config.integrator)]
 

@@ -9,6 +9,7 @@ from haliax import Axis, NamedArray
 
 from qkvflow.nn.linear import Embedding, Linear
 from qkvflow.nn.time_embed import TimeNetwork
+from qkvflow.nn.weights import LowRank
 
 Arrays = dict[str, Any]
 _Tree = TypeVar("_Tree")
@@ -27,12 +28,12 @@ def arrays_of(model: Any) -> Arrays:
         >>> arrays_of(model)["transformer.wte.weight"].shape
         (256, 32)
     """
-    return {path: named.array for path, named in _nodes(model, NamedArray)}
+    return {path: named.array for path, named in nodes_of(model, NamedArray)}
 
 
 def axes_of(model: Any) -> dict[str, tuple[Axis, ...]]:
     """The axes of the arrays of a model, by path."""
-    return {path: named.axes for path, named in _nodes(model, NamedArray)}
+    return {path: named.axes for path, named in nodes_of(model, NamedArray)}
 
 
 def with_arrays(model: _Tree, arrays: Mapping[str, Any]) -> _Tree:
@@ -49,7 +50,7 @@ def with_arrays(model: _Tree, arrays: Mapping[str, Any]) -> _Tree:
 
 def parts_of(model: Any) -> dict[str, str]:
     """Which of `PARTS` each array belongs to, by path; base is all that is none of the others."""
-    networks = tuple(path + "." for path, _ in _nodes(model, TimeNetwork))
+    networks = tuple(path + "." for path, _ in nodes_of(model, TimeNetwork))
 
     def part(path: str) -> str:
         if path.startswith(networks):
@@ -67,13 +68,17 @@ def decays_of(model: Any) -> dict[str, bool]:
     It acts on embeddings and on matrices, and not on norms, biases, time networks (hence gates), and
     the vectors of the state-space part.
     """
-    matrices = [path for path, linear in _nodes(model, Linear) if linear.In]
-    tables = [path for path, _ in _nodes(model, Embedding)]
+    matrices = [path for path, linear in nodes_of(model, Linear) if linear.In]
+    tables = [path for path, _ in nodes_of(model, Embedding)]
     decayed = {f"{path}.weight" for path in (*matrices, *tables)}
-    return {path: path in decayed and part != "time_network" for path, part in parts_of(model).items()}
+    vectors = tuple(f"{path}." for path, curve in nodes_of(model, LowRank) if not curve.down.In)
+    return {
+        path: path in decayed and part != "time_network" and not path.startswith(vectors)
+        for path, part in parts_of(model).items()
+    }
 
 
-def _nodes(tree: Any, kind: type) -> Iterator[tuple[str, Any]]:
+def nodes_of(tree: Any, kind: type) -> Iterator[tuple[str, Any]]:
     """The outermost nodes of a type, with their paths."""
     flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda node: isinstance(node, kind))
     return ((_name(path), node) for path, node in flat if isinstance(node, kind))

@@ -2,35 +2,40 @@
 
 import hashlib
 import os
-import warnings
 from pathlib import Path
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import safetensors
 from safetensors.numpy import load, save
 
 from qkvflow import __version__
 from qkvflow.config import ConfigError, Gpt2Config
-from qkvflow.files import FileError, building, read_sealed, write_sealed
+from qkvflow.files import FileError, building, file_sha256, read_sealed, write_sealed
 from qkvflow.models.language_model import FlowLM, LanguageModel
 from qkvflow.models.paths import Arrays, arrays_of, with_arrays
 from qkvflow.models.registry import model_class
 
 FORMAT = 1
 ARRAYS, CONFIG = "model.safetensors", "config.json"
+_BFLOAT16 = "|bfloat16"  # safetensors for numpy writes this type, and cannot read it
 
 
-def save_model(model: LanguageModel, path: str | os.PathLike[str]) -> None:
-    """Write a model to a new directory, whole or not at all."""
+def save_model(model: LanguageModel, path: str | os.PathLike[str], **texts: str) -> None:
+    """Write a model to a new directory, whole or not at all.
+
+    Args:
+        texts: further files of the directory, such as `tokenizer="..."` for tokenizer.json.
+    """
     target = Path(path).expanduser()
     if target.exists():
         raise FileError(f"{target} is there already; give a directory that is not, or remove it.")
     try:
         with building(target) as directory:
-            write_model(directory, model, arrays_of(model))
+            write_model(directory, model, arrays_of(model), **texts)
     except OSError as error:
         raise FileError(
             f"The model could not be written to {target}: {error.strerror or error}. Nothing was "
@@ -38,22 +43,40 @@ def save_model(model: LanguageModel, path: str | os.PathLike[str]) -> None:
         ) from error
 
 
-def write_model(directory: Path, model: LanguageModel, arrays: Arrays) -> None:
-    """Write the two files of a model of this kind with these arrays."""
-    digest = write_arrays(directory / ARRAYS, arrays)
+def write_model(directory: Path, model: LanguageModel, arrays: Arrays, **texts: str) -> None:
+    """Write the files of a model of this kind with these arrays into a directory."""
+    digests = {ARRAYS: write_arrays(directory / ARRAYS, arrays)}
+    for name, text in texts.items():
+        (directory / f"{name}.json").write_text(text, encoding="utf-8")
+        digests[f"{name}.json"] = file_sha256(directory / f"{name}.json")
     content = {
-        "format": FORMAT,
         "version": __version__,
         "model": None if model.preset is None else model.preset.name,
         "architecture": model.config.to_dict(),
-        "arrays_sha256": digest,
+        "files": digests,
     }
-    write_sealed(directory / CONFIG, content)
+    write_sealed(directory / CONFIG, "model", FORMAT, content)
+
+
+def read_text_file(directory: Path, name: str) -> str:
+    """The text NAME.json of a model's directory, if it is as it was written."""
+    file = f"{name}.json"
+    digest = read_sealed(directory / CONFIG, "model", FORMAT)["files"].get(file)
+    if digest is None:
+        raise FileError(f"{directory} holds a model without a {file}.")
+    if not (directory / file).is_file() or file_sha256(directory / file) != digest:
+        raise FileError(f"{directory / file} is missing, or was changed after it was written.")
+    return (directory / file).read_text(encoding="utf-8")
 
 
 def write_arrays(path: Path, arrays: Arrays) -> str:
     """Write arrays by name; returns the sha256 of the file."""
-    content = save({name: np.asarray(array, order="C") for name, array in arrays.items()})
+    plain = {}
+    for name, array in arrays.items():
+        value = np.asarray(array, order="C")
+        narrow = value.dtype == ml_dtypes.bfloat16
+        plain[name + _BFLOAT16 if narrow else name] = value.view(np.uint16) if narrow else value
+    content = save(plain)
     path.write_bytes(content)
     return hashlib.sha256(content).hexdigest()
 
@@ -67,61 +90,31 @@ def read_arrays(path: Path, sha256: str) -> Arrays:
     if hashlib.sha256(content).hexdigest() != sha256:
         raise FileError(f"{path} was changed or cut short after it was written: its sha256 differs.")
     try:
-        return load(content)
+        plain = load(content)
     except safetensors.SafetensorError as error:
         raise FileError(f"{path} holds no arrays: {error}.") from error
-
-
-def load_model(path: str | os.PathLike[str]) -> LanguageModel:
-    """A model from a directory that `save` wrote, from a checkpoint, or from a run.
-
-    Of a run it is the final model or, while the run is not finished, that of its newest good
-    checkpoint.
-
-    Raises:
-        FileError: nothing is there, or a file is cut short, changed, or of a newer version.
-    """
-    *newer, last = find_models(Path(path).expanduser())
-    for directory in newer:
-        try:
-            return read_model(directory)
-        except FileError as error:
-            warnings.warn(f"{error} The next older checkpoint is taken.", stacklevel=3)
-    return read_model(last)
-
-
-def find_models(path: Path) -> list[Path]:
-    """Where a model may be read from, the best choice first; never empty."""
-    if (path / CONFIG).is_file():
-        return [path]
-    if (path / "final" / CONFIG).is_file():
-        return [path / "final"]
-    several = [
-        found
-        for place in ("", "final/", "checkpoints/*/")
-        for found in sorted(path.glob(f"{place}seed-*"))
-    ]
-    if several:
-        raise FileError(f"{path} holds several models; name one of them, such as {several[0]}.")
-    found = sorted(path.glob(f"checkpoints/step-*/{CONFIG}"), reverse=True)
-    if found:
-        return [config.parent for config in found]
-    state = "holds no model" if path.is_dir() else "is not there"
-    raise FileError(
-        f"{path} {state}: expected a directory with {CONFIG} and {ARRAYS}, or that of a training run."
-    )
+    return {
+        name.removesuffix(_BFLOAT16): array.view(ml_dtypes.bfloat16)
+        if name.endswith(_BFLOAT16)
+        else array
+        for name, array in plain.items()
+    }
 
 
 def read_model(directory: Path) -> LanguageModel:
-    """The model whose two files are in this directory."""
-    content = read_sealed(directory / CONFIG, FORMAT)
+    """The model whose files are in this directory.
+
+    Raises:
+        FileError: a file is missing, cut short, changed, or of a newer version.
+    """
+    content = read_sealed(directory / CONFIG, "model", FORMAT)
     try:
         config = Gpt2Config.from_dict(content["architecture"])
     except ConfigError as error:
         raise FileError(f"{directory / CONFIG} cannot be used: {error}") from error
     cls = FlowLM if content["model"] is None else model_class(content["model"])
     model = eqx.filter_eval_shape(cls.init, config, key=jax.random.key(0))
-    arrays = read_arrays(directory / ARRAYS, content["arrays_sha256"])
+    arrays = read_arrays(directory / ARRAYS, content["files"][ARRAYS])
     check_shapes(arrays, arrays_of(model), str(directory))
     return with_arrays(model, {name: jnp.asarray(array) for name, array in arrays.items()})
 

@@ -60,12 +60,13 @@ def integrate_adaptively(
             throw=False,
         )
         failed = solution.result != diffrax.RESULTS.successful
-        return eqx.error_if(solution.ys[0], failed, _remedy(config)).astype(dtype)
+        return eqx.error_if(solution.ys[0], failed, remedy(config)).astype(dtype)
 
     return hax.named(lax.map(solve, (x.array, keys)), x.axes)
 
 
-def _remedy(config: Gpt2Config) -> str:
+def remedy(config: Gpt2Config) -> str:
+    """What to do when the integrator gave up."""
     return (
         f"The adaptive integrator did not reach depth 1 in {config.adaptive_max_steps} steps at "
         f"rtol {config.adaptive_rtol:g}, atol {config.adaptive_atol:g}: raise adaptive_max_steps, "

@@ -1,6 +1,5 @@
 """How a model learns: optimizer, step, loop, checkpoints, metrics."""
 
-from qkvflow.train.checkpoints import read_tokenizer as read_tokenizer
 from qkvflow.train.evaluation import Evaluation as Evaluation
 from qkvflow.train.evaluation import evaluate as evaluate
 from qkvflow.train.loop import Outcome as Outcome
@@ -8,3 +7,5 @@ from qkvflow.train.loop import TrainingError as TrainingError
 from qkvflow.train.loop import train as train
 from qkvflow.train.metrics import Sink as Sink
 from qkvflow.train.metrics import read_metrics as read_metrics
+from qkvflow.train.run_files import load_model as load_model
+from qkvflow.train.run_files import read_tokenizer as read_tokenizer

@@ -4,13 +4,13 @@
         model.safetensors  config.json  tokenizer.json   in seed-0/, seed-1/ ... with several seeds
         optimizer.safetensors                            the rest of the state, by path
         training.json                                    step, run, data, sha256 of the other files
+    DIR/checkpoints/best                                 a link to the one with the lowest valid loss
 
 A checkpoint is written beside its place and renamed into it, so it is there whole or not at all; and
 it is read only if every file has the sha256 that `training.json` says. safetensors rather than
 orbax: benchmarks/checkpoints.py has the reasons in numbers.
 """
 
-import json
 import os
 import shutil
 from dataclasses import asdict, dataclass
@@ -22,22 +22,24 @@ import numpy as np
 
 from qkvflow import __version__
 from qkvflow.config import RunConfig
-from qkvflow.data import Tokenizer, tokenizer_from_dict
-from qkvflow.files import FileError, building, file_sha256, read_sealed, remove_abandoned, write_sealed
+from qkvflow.data import Tokenizer
+from qkvflow.files import (
+    FileError,
+    building,
+    file_sha256,
+    point_link,
+    read_sealed,
+    remove_abandoned,
+    write_sealed,
+)
 from qkvflow.models import LanguageModel
 from qkvflow.models.paths import Arrays
-from qkvflow.models.storage import (
-    ARRAYS,
-    check_shapes,
-    find_models,
-    read_arrays,
-    write_arrays,
-    write_model,
-)
+from qkvflow.models.storage import ARRAYS, check_shapes, read_arrays, write_arrays
+from qkvflow.train.run_files import checkpoint_paths, model_directories, write_models
 from qkvflow.train.step import State
 
 FORMAT = 1
-OPTIMIZER, RECORD, TOKENIZER = "optimizer.safetensors", "training.json", "tokenizer.json"
+OPTIMIZER, RECORD, BEST = "optimizer.safetensors", "training.json", "best"
 
 
 @dataclass(frozen=True)
@@ -63,29 +65,34 @@ class CheckpointStore:
     def __init__(
         self, out: Path, run: RunConfig, model: LanguageModel, tokenizer: Tokenizer, data_digest: str
     ):
-        self.directory = out / "checkpoints"
+        self.directory = (out / "checkpoints").resolve()
         self._run = run
         self._model = model
         self._tokenizer = tokenizer
         self._data_digest = data_digest
 
-    def write(self, state: State, progress: Progress) -> Path:
+    def write(self, state: State, progress: Progress) -> None:
         """Write a checkpoint of a state on the host, then forget those that are not kept."""
-        target = self.directory / f"step-{progress.step:08d}"
+        target = self._path(progress.step)
         if not target.exists():
             with building(target) as directory:
                 self._write_files(directory, state, progress)
-        if progress.best and progress.best.step == progress.step:
-            self._mark_best(target)
-        self._prune(progress)
-        return target
+        best = self._path(progress.best.step) if progress.best else None
+        if best and best.is_dir() and best != (self.directory / BEST).resolve():
+            point_link(self.directory / BEST, best.name)
+        kept = {(self.directory / BEST).resolve(), *checkpoint_paths(self.directory)[: self._run.keep]}
+        for path in checkpoint_paths(self.directory):
+            if path not in kept:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _path(self, step: int) -> Path:
+        return self.directory / f"step-{step:08d}"
 
     def _write_files(self, directory: Path, state: State, progress: Progress) -> None:
-        export(directory, self._run, self._model, self._tokenizer, state.parameters)
+        write_models(directory, self._run, self._model, self._tokenizer, state.parameters)
         write_arrays(directory / OPTIMIZER, _by_path(state._replace(parameters={})))
         files = [path for path in sorted(directory.rglob("*")) if path.is_file()]
         content = {
-            "format": FORMAT,
             "version": __version__,
             "run": self._run.to_dict(),
             "seeds": list(self._run.all_seeds),
@@ -94,20 +101,7 @@ class CheckpointStore:
             "progress": asdict(progress),
             "files": {str(path.relative_to(directory)): file_sha256(path) for path in files},
         }
-        write_sealed(directory / RECORD, content)
-
-    def _mark_best(self, target: Path) -> None:
-        """Point the link `best` to a checkpoint; at no moment does it point to nothing."""
-        link = self.directory / f".best.{os.urandom(6).hex()}"
-        link.symlink_to(target.name)
-        link.replace(self.directory / "best")
-
-    def _prune(self, progress: Progress) -> None:
-        kept = checkpoint_paths(self.directory)[: self._run.keep]
-        best = f"step-{progress.best.step:08d}" if progress.best else None
-        for path in checkpoint_paths(self.directory):
-            if path not in kept and path.name != best:
-                shutil.rmtree(path)
+        write_sealed(directory / RECORD, "checkpoint", FORMAT, content)
 
     def read(self, path: Path, record: dict[str, Any], like: State) -> tuple[Progress, State]:
         """Where a run stood and its state, which has the shapes of `like`.
@@ -140,41 +134,9 @@ class CheckpointStore:
         return {name: np.stack([arrays[name] for arrays in each]) for name in each[0]}
 
 
-def export(
-    directory: Path, run: RunConfig, model: LanguageModel, tokenizer: Tokenizer, parameters: Arrays
-) -> None:
-    """Write the model of every seed, and its tokenizer, as `qkvflow.load` reads it."""
-    for i, target in enumerate(model_directories(directory, run)):
-        target.mkdir(exist_ok=True)
-        own = {name: array[i] for name, array in parameters.items()} if run.seeds > 1 else parameters
-        write_model(target, model, own)
-        (target / TOKENIZER).write_text(json.dumps(tokenizer.to_dict()), encoding="utf-8")
-
-
-def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
-    """The tokenizer of a trained model, from where `qkvflow.load` finds the model."""
-    file = find_models(Path(path).expanduser())[0] / TOKENIZER
-    try:
-        return tokenizer_from_dict(json.loads(file.read_text(encoding="utf-8")))
-    except FileNotFoundError as error:
-        raise FileError(f"{file} is missing: only `qkvflow train` writes one.") from error
-    except (OSError, ValueError) as error:
-        raise FileError(f"{file} cannot be read: {error}.") from error
-
-
-def model_directories(directory: Path, run: RunConfig) -> list[Path]:
-    """Where the models of a run lie: here, or, of several seeds, each in a directory of its own."""
-    return [directory] if run.seeds == 1 else [directory / f"seed-{seed}" for seed in run.all_seeds]
-
-
-def checkpoint_paths(directory: Path) -> list[Path]:
-    """All checkpoints of a directory, the newest first, good or not."""
-    return sorted(directory.glob("step-????????"), reverse=True)
-
-
 def check_checkpoint(path: Path) -> dict[str, Any]:
     """The record of a checkpoint, all of whose files are as they were written."""
-    content = read_sealed(path / RECORD, FORMAT)
+    content = read_sealed(path / RECORD, "checkpoint", FORMAT)
     for name, sha256 in content["files"].items():
         if not (path / name).is_file():
             raise FileError(f"{path / name} is missing.")
@@ -205,7 +167,7 @@ def newest_good(directory: Path) -> tuple[Path | None, dict[str, Any], list[str]
             bad.append(path)
             continue
         for other in bad:
-            other.rename(_free_name(other.with_name(f"bad-{other.name}")))
+            _set_aside(other)
         return path, content, problems
     if problems:
         raise FileError(
@@ -215,8 +177,12 @@ def newest_good(directory: Path) -> tuple[Path | None, dict[str, Any], list[str]
     return None, {}, []
 
 
-def _free_name(path: Path) -> Path:
-    return path if not path.exists() else path.with_name(f"{path.name}-{os.urandom(3).hex()}")
+def _set_aside(path: Path) -> None:
+    best = path.with_name(BEST)
+    if best.is_symlink() and best.resolve() == path.resolve():
+        best.unlink()
+    free = path.with_name(f"bad-{path.name}")
+    path.rename(free.with_name(f"{free.name}-{os.urandom(3).hex()}") if free.exists() else free)
 
 
 def _by_path(tree: Any) -> Arrays:

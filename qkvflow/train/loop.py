@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 
@@ -17,13 +18,14 @@ from qkvflow.config import RunConfig, write_run
 from qkvflow.data import TokenDataset
 from qkvflow.files import FileError, building
 from qkvflow.models import count_parameters
-from qkvflow.train.checkpoints import Best, CheckpointStore, Progress, export
+from qkvflow.train.checkpoints import Best, CheckpointStore, Progress
 from qkvflow.train.evaluation import Evaluation, evaluate
 from qkvflow.train.lock import locked
 from qkvflow.train.metrics import MetricsFile, Sink, make_trackers, read_metrics
 from qkvflow.train.program import Program
 from qkvflow.train.recorder import Recorder
-from qkvflow.train.resume import find_saved, open_data
+from qkvflow.train.resume import find_saved, is_finished, open_data
+from qkvflow.train.run_files import write_models
 from qkvflow.train.saver import Saver, on_host
 from qkvflow.train.step import LIMIT, Report
 
@@ -48,7 +50,8 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
     At the end `out/final` holds the model, `out/metrics.jsonl` the curve. `sinks` see every record.
 
     Raises:
-        ConfigError, DataError, FileError: something cannot be used; nothing was begun.
+        ConfigError, DataError: something cannot be used; nothing was begun.
+        FileError: nor can a file; or the disk is full, and the same call goes on when it is not.
         TrainingError: the loss was not finite for several steps in a row.
 
     Example:
@@ -57,9 +60,9 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
     """
     out = Path(out).expanduser()
     with locked(out), ExitStack() as stack:
-        saved = find_saved(out, run)
-        if (out / "final").is_dir():
+        if is_finished(out, run):
             return Outcome(out, run.steps, finished=True)
+        saved = find_saved(out, run)
         data = open_data(run, saved)
         program = Program.of(run, data)
         trackers = make_trackers(run, out)
@@ -69,9 +72,8 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
         if saved:
             progress, state = store.read(saved.path, saved.record, program.shapes)
             program.restore(state)
-        metrics = MetricsFile(out / "metrics.jsonl", progress.step or -1)
+        metrics = begin_files(out, run, progress)
         before = read_metrics(out / "metrics.jsonl")
-        write_run(run, out / "run.yaml")
         recorder = Recorder(run, model, [metrics, *trackers, *sinks], progress, before)
         stack.callback(recorder.close)
         recorder.start(progress, count_parameters(model).total)
@@ -79,7 +81,26 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
             recorder.note(progress.step, progress.seconds, f"{problem} An older checkpoint is taken.")
         saver = stack.enter_context(Saver(store))
         stop = stack.enter_context(stop_when_asked())
-        return Training(run, out, data, program, saver, recorder, progress, stop).run_all()
+        training = Training(run, out, data, program, saver, recorder, progress, stop)
+        try:
+            return training.run_all()
+        except eqx.EquinoxRuntimeError as error:  # raised by the adaptive integrator only
+            from qkvflow.nn.adaptive import remedy  # diffrax is slow to import
+
+            raise TrainingError(f"Training stopped: {remedy(model.config)}") from error
+
+
+def begin_files(out: Path, run: RunConfig, progress: Progress) -> MetricsFile:
+    """Make what the run will write to, so that a place that cannot be written shows now."""
+    try:
+        (out / "checkpoints").mkdir(exist_ok=True)
+        write_run(run, out / "run.yaml")
+        return MetricsFile(out / "metrics.jsonl", progress.step or -1)
+    except OSError as error:
+        raise FileError(
+            f"The run cannot be kept in {out}: {error.filename}: {error.strerror or error}. Free some "
+            "space, or choose another directory with --out."
+        ) from error
 
 
 class Training:
@@ -103,6 +124,7 @@ class Training:
         self._saver = saver
         self._recorder = recorder
         self._step, self._seconds, self._best = progress.step, progress.seconds, progress.best
+        self._failing = False
         self._stop = stop
 
     def run_all(self) -> Outcome:
@@ -114,7 +136,7 @@ class Training:
         while self._step < run.steps and not self._stop.is_set():
             self._advance(min(_next(self._step, run.eval_every), _next(self._step, run.save_every)))
             better = self._step % run.eval_every == 0 and self._look()
-            if better or self._step % run.save_every == 0:
+            if (better or self._step % run.save_every == 0) and not self._failing:
                 self._save()
         finished = self._step == run.steps
         if finished:
@@ -129,7 +151,7 @@ class Training:
 
     def _advance(self, until: int) -> None:
         """Take steps; each report is looked at when the next step is already under way."""
-        begun, before = time.perf_counter(), self._seconds
+        self._begun, self._before = time.perf_counter(), self._seconds
         under_way: Report | None = None
         while self._step < min(until, self._run.steps) and not self._stop.is_set():
             report = self._program.step(self._step)
@@ -137,15 +159,15 @@ class Training:
                 self._finish(self._step, under_way)
             self._step += 1
             under_way = report
-            self._seconds = before + time.perf_counter() - begun
         if under_way is not None:
             self._finish(self._step, under_way)
-        self._seconds = before + time.perf_counter() - begun
 
     def _finish(self, step: int, report: Report) -> None:
         report = jax.device_get(report)
+        self._seconds = self._before + time.perf_counter() - self._begun
         self._recorder.step(step, self._seconds, report)
         failures = np.atleast_1d(report.failures)
+        self._failing = bool(failures.any())
         for i, seed in enumerate(self._run.all_seeds):
             if failures[i]:
                 loss, norm = (np.atleast_1d(x)[i] for x in (report.loss, report.gradient_norm))
@@ -157,9 +179,9 @@ class Training:
     def _advice(self, what: str) -> str:
         return (
             f"Training stopped: {what}, as in the {LIMIT - 1} steps before it. None of them was "
-            "applied. Try a smaller optimizer.learning_rate, a longer optimizer.warmup, a smaller "
-            "optimizer.clip, or architecture.compute_dtype float32. The last good checkpoint is in "
-            f"{self._out / 'checkpoints'}."
+            "applied. Begin again in another directory, with a smaller optimizer.learning_rate, a "
+            "longer optimizer.warmup, a smaller optimizer.clip, or architecture.compute_dtype float32. "
+            f"The last good checkpoint is in {self._out / 'checkpoints'}."
         )
 
     def _look(self) -> bool:
@@ -198,7 +220,7 @@ class Training:
         try:
             with building(final) as directory:
                 parameters = on_host(self._program.state).parameters
-                export(directory, self._run, model, self._data.tokenizer, parameters)
+                write_models(directory, self._run, model, self._data.tokenizer, parameters)
         except OSError as error:
             raise FileError(
                 f"The trained model could not be written to {final}: {error.strerror or error}. Free "

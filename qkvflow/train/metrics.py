@@ -13,8 +13,10 @@ Each holds step, seconds, tokens and flops together, so that any curve can be dr
 Seconds are those spent in steps: compiling, evaluating and saving do not count.
 """
 
+import errno
 import json
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
@@ -60,8 +62,10 @@ class MetricsFile(Sink):
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in record.items()
         }
+        line = json.dumps(finite).encode() + b"\n"
         try:
-            self._file.write(json.dumps(finite).encode() + b"\n")
+            if self._file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise FileError(
                 f"{self._file.name} could not be written: {error.strerror or error}. Free some space "
@@ -73,11 +77,20 @@ class MetricsFile(Sink):
 
 
 def read_metrics(path: Path) -> list[Record]:
-    """The records of a `metrics.jsonl`; a last line that was cut short is left out."""
+    """The records of a `metrics.jsonl`; lines that were cut short or are none are left out."""
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1]]
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [record for record in map(_parse, lines) if record is not None]
+
+
+def _parse(line: str) -> Record | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    is_record = isinstance(record, dict) and isinstance(record.get("step"), int) and "kind" in record
+    return record if is_record else None
 
 
 class TensorBoard(Sink):

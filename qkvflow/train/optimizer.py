@@ -5,29 +5,28 @@ import inspect
 import types
 from typing import Any
 
+import jax
 import optax
 
 from qkvflow.config import ConfigError, OptimizerConfig, nearest
 from qkvflow.models.paths import PARTS, Arrays
 
-_DECAY_ARGUMENTS = (("weight_decay", "mask"), ("weight_decay_rate", "weight_decay_mask"))
-
 
 def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
     """The learning rate at each step: a straight rise, then the named decay."""
-    rest = max(steps - config.warmup, 1)
-    decay = _decay(config, rest)
-    if config.warmup == 0:
+    warmup = min(100, steps // 10) if config.warmup is None else config.warmup
+    decay = _decay(config, max(steps - warmup, 1))
+    if warmup == 0:
         return decay
     # The first step moves, too: (step + 1) / warmup of the peak.
-    rise = optax.linear_schedule(
-        config.learning_rate / config.warmup, config.learning_rate, config.warmup - 1
-    )
-    return optax.join_schedules([rise, decay], [config.warmup])
+    rise = optax.linear_schedule(config.learning_rate / warmup, config.learning_rate, warmup - 1)
+    return optax.join_schedules([rise, decay], [warmup])
 
 
 def _decay(config: OptimizerConfig, steps: int) -> optax.Schedule:
     peak = config.learning_rate
+    if config.schedule in ("cosine", "linear", "constant") and config.schedule_options:
+        raise _refused(f"{config.schedule} has no schedule_options; use final, warmup, learning_rate.")
     if config.schedule == "cosine":
         return optax.cosine_decay_schedule(peak, steps, alpha=config.final)
     if config.schedule == "linear":
@@ -37,10 +36,7 @@ def _decay(config: OptimizerConfig, steps: int) -> optax.Schedule:
     known = [name for name in dir(optax) if name.endswith(("_schedule", "_decay"))]
     if config.schedule not in known:
         names = ("cosine", "linear", "constant", *known)
-        raise ConfigError(
-            "The optimizer cannot be made:",
-            [f"there is no schedule {config.schedule!r}. {nearest(config.schedule, names)}"],
-        )
+        raise _refused(f"there is no schedule {config.schedule!r}. {nearest(config.schedule, names)}")
     return _call(config.schedule, config.schedule_options)
 
 
@@ -59,11 +55,12 @@ def make_optimizer(
     """
     if not _takes_a_learning_rate(config.name):
         known = [name for name in dir(optax) if _takes_a_learning_rate(name)]
-        raise ConfigError(
-            "The optimizer cannot be made:",
-            [f"there is no optimizer {config.name!r}. {nearest(config.name, known)}"],
-        )
-    options = {"learning_rate": schedule, **_decay_options(config, decays), **config.options}
+        raise _refused(f"there is no optimizer {config.name!r}. {nearest(config.name, known)}")
+    options = {"learning_rate": schedule, **_decay_options(config, decays)}
+    twice = sorted(options.keys() & config.options.keys())
+    if twice:
+        raise _refused(f"options names {', '.join(twice)}, which optimizer has a field for; use that.")
+    options |= config.options
     chain = [_call(config.name, options), _scale_parts(config, parts)]
     if config.clip:
         chain.insert(0, optax.clip_by_global_norm(config.clip))
@@ -79,15 +76,25 @@ def _takes_a_learning_rate(name: str) -> bool:
 
 def _decay_options(config: OptimizerConfig, decays: dict[str, bool]) -> dict[str, Any]:
     accepted = inspect.signature(getattr(optax, config.name)).parameters
-    for rate, mask in _DECAY_ARGUMENTS:
-        if rate in accepted and mask in accepted:
-            return {rate: config.weight_decay, mask: decays}
+    if "weight_decay" in accepted and "mask" in accepted:
+        return {"weight_decay": config.weight_decay, "mask": decays}
     if config.weight_decay:
-        raise ConfigError(
-            "The optimizer cannot be made:",
-            [f"{config.name} has no weight decay; set optimizer.weight_decay to 0."],
-        )
+        raise _refused(f"{config.name} has no weight decay; set optimizer.weight_decay to 0.")
     return {}
+
+
+def check_optimizer(optimizer: optax.GradientTransformation, arrays: Arrays, name: str) -> None:
+    """Try an optimizer on shapes only, and refuse one that needs more than gradients."""
+    try:
+        state = jax.eval_shape(optimizer.init, arrays)
+        jax.eval_shape(optimizer.update, arrays, state, arrays)
+    except (TypeError, ValueError, AttributeError) as error:
+        reason = str(error).split("\n")[0]
+        raise _refused(f"{name} cannot train this model from gradients alone: {reason}") from error
+
+
+def _refused(problem: str) -> ConfigError:
+    return ConfigError("The optimizer cannot be made:", [problem])
 
 
 def _call(name: str, options: dict[str, Any]) -> Any:
@@ -97,10 +104,11 @@ def _call(name: str, options: dict[str, Any]) -> Any:
         inspect.signature(function).bind(**options)
     except TypeError as error:
         known = ", ".join(inspect.signature(function).parameters)
-        raise ConfigError(
-            "The optimizer cannot be made:", [f"{name}: {error}; it takes {known}."]
-        ) from error
-    return function(**options)
+        raise _refused(f"{name}: {error}; it takes {known}.") from error
+    try:
+        return function(**options)
+    except (TypeError, ValueError) as error:
+        raise _refused(f"{name}: {error}") from error
 
 
 def _scale_parts(config: OptimizerConfig, parts: dict[str, str]) -> optax.GradientTransformation:

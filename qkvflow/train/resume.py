@@ -7,24 +7,17 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from qkvflow.config import ConfigError, RunConfig
-from qkvflow.data import (
-    TokenDataset,
-    Tokenizer,
-    default_cache_dir,
-    eval_windows,
-    load_corpus,
-    make_tokenizer,
-    prepare,
-    windows_per_epoch,
-)
+from qkvflow.config import ConfigError, RunConfig, read_run
+from qkvflow.data import TokenDataset, Tokenizer
 from qkvflow.files import FileError
 from qkvflow.models import build_model
 from qkvflow.models.paths import Arrays, arrays_of
 from qkvflow.models.storage import shape_problems
-from qkvflow.train.checkpoints import model_directories, newest_good, read_tokenizer
+from qkvflow.train.checkpoints import newest_good
+from qkvflow.train.run_data import open_corpus, open_tokens
+from qkvflow.train.run_files import model_directories, read_tokenizer
 
-FREE = ("eval_every", "eval_tokens", "save_every", "keep", "log_every", "trackers", "parallel")
+FREE = ("eval_every", "save_every", "keep", "log_every", "trackers")
 """Fields of a run that may change between two starts: they do not touch the result."""
 
 
@@ -57,6 +50,20 @@ def find_saved(out: Path, run: RunConfig) -> Saved | None:
     return Saved(path, record, tokenizer, tuple(problems))
 
 
+def is_finished(out: Path, run: RunConfig) -> bool:
+    """Whether a directory holds the trained model of this run.
+
+    Raises:
+        FileError: it holds that of another run.
+    """
+    if not (out / "final").is_dir():
+        return False
+    there = read_run(out / "run.yaml")
+    tokenizer = read_tokenizer(model_directories(out / "final", there)[0])
+    check_same_run(out / "final", there, run, tokenizer.vocab_size)
+    return True
+
+
 def check_same_run(path: Path, there: RunConfig, here: RunConfig, vocab_size: int) -> None:
     """Refuse to go on with another model, text or schedule; names both values, and both shapes."""
     old, new = _flat(there.to_dict()), _flat(here.to_dict())
@@ -68,8 +75,8 @@ def check_same_run(path: Path, there: RunConfig, here: RunConfig, vocab_size: in
     if problems:
         problems += shape_problems(_shapes(there, vocab_size), _shapes(here, vocab_size))
         raise FileError(
-            f"{path} is a checkpoint of another run: {'; '.join(problems)}. Give the settings it was "
-            "begun with, or another directory with --out."
+            f"{path} is of another run: {'; '.join(problems)}. Give the settings it was begun with, "
+            "or another directory with --out."
         )
 
 
@@ -86,21 +93,17 @@ def _shapes(run: RunConfig, vocab_size: int) -> Arrays:
 
 
 def open_data(run: RunConfig, saved: Saved | None = None) -> TokenDataset:
-    """The tokens of a run, made if need be; checked to be long enough, and what they were before.
+    """The tokens of a run; of one that goes on, with the tokenizer it began with.
 
     Raises:
         DataError: the text cannot be used.
         FileError: it has changed since the run began.
     """
-    corpus = load_corpus(run.data, limit=run.documents)
+    corpus = open_corpus(run)
     if saved is not None and corpus.digest != saved.record["data_digest"]:
         raise FileError(
             f"The data {run.data} has changed since this run began: its digest was "
             f"{saved.record['data_digest'][:12]} and is {corpus.digest[:12]}. Restore the text, or "
             "begin again in another directory with --out."
         )
-    tokenizer = saved.tokenizer if saved else make_tokenizer(run.tokenizer, corpus, run.bpe_size)
-    dataset = prepare(corpus, tokenizer, default_cache_dir())
-    windows_per_epoch(len(dataset["train"].ids), run.length)
-    next(eval_windows(dataset["valid"].ids, run.length, run.batch_size))
-    return dataset
+    return open_tokens(run, corpus, saved.tokenizer if saved else None)

@@ -1,7 +1,6 @@
 """Saving beside training: the state is copied, training goes on, a thread writes the copy."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -23,7 +22,7 @@ class Saver:
     def __init__(self, store: CheckpointStore):
         self._store = store
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._pending: Future[Path] | None = None
+        self._pending: Future[None] | None = None
         self._where = ""
 
     def save(self, state: State, progress: Progress) -> str | None:
@@ -47,7 +46,7 @@ class Saver:
         if not isinstance(error, OSError):
             raise error
         return (
-            f"{self._where} could not be written: {error.strerror or error}. The one before it is "
+            f"{self._where} could not be written: {error.strerror or error}. Those before it are "
             f"whole. Free some space on the disk of {self._store.directory}."
         )
 

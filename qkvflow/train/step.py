@@ -19,7 +19,7 @@ from qkvflow.config import Gpt2Config, RunConfig
 from qkvflow.models import LanguageModel, build_model
 from qkvflow.models.language_model import token_losses
 from qkvflow.models.paths import Arrays, arrays_of, decays_of, parts_of, with_arrays
-from qkvflow.train.optimizer import make_optimizer, make_schedule
+from qkvflow.train.optimizer import check_optimizer, make_optimizer, make_schedule
 
 LIMIT = 3
 _DROPOUT = 0x64726F70  # sets the keys of dropout apart from those of the weights
@@ -66,6 +66,7 @@ class Learner:
         optimizer = make_optimizer(
             run.optimizer, schedule, parts=parts_of(model), decays=decays_of(model)
         )
+        check_optimizer(optimizer, arrays_of(model), run.optimizer.name)
         return Learner(run.model, model, optimizer, schedule, run.accumulate)
 
     def start(self, seed: Array) -> State:

@@ -39,14 +39,15 @@ def test_help_of_a_command_explains_its_options(capsys):
 def test_a_configuration_that_cannot_be_is_a_sentence_and_no_traceback(capsys):
     assert main(["compare", "--hidden-dim", "30", "--steps", "1"]) == 2
     assert "hidden_dim 30 is not divisible by num_heads 4" in capsys.readouterr().err
-    assert main(["compare", "--steps", "0", "--batch", "-1"]) == 2
+    assert main(["compare", "--steps", "0", "--batch-size", "-1"]) == 2
     printed = capsys.readouterr()
     assert "steps is 0" in printed.err
-    assert "batch is -1" in printed.err
+    assert "batch_size is -1" in printed.err
     assert "standard" not in printed.out, "work has started"
 
 
-def test_compare_trains_every_model_and_shows_what_differs(capsys, monkeypatch):
+def test_compare_trains_every_model_and_shows_what_differs(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "80")
     small = "--steps 12 --hidden-dim 16 --num-layers 2 --length 32 --learning-rate 0.01"
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # optax needs it

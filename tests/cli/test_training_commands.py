@@ -1,12 +1,15 @@
 """train, evaluate and generate as a person uses them, and what they say to hostile input."""
 
 import re
+import shutil
 
 import jax
+import numpy as np
 import pytest
 
 import qkvflow
 from qkvflow.cli.main import main
+from qkvflow.data import ByteTokenizer
 from tests.train.support import write_text
 
 SMALL = """
@@ -87,6 +90,56 @@ def test_generate_continues_a_prompt_at_any_depth_and_beyond_the_longest_sequenc
     assert capsys.readouterr().out.startswith("weights are ")
 
 
+def test_export_writes_what_the_other_commands_read(trained, tmp_path, capsys):
+    run, text = trained
+    out = tmp_path / "three"
+    assert main(["export", "--checkpoint", str(run), "--depth", "3", "--out", str(out)]) == 0
+    assert "a model of 3 layers" in capsys.readouterr().out
+    assert main(["evaluate", "--checkpoint", str(out), "--data", str(text)]) == 0
+    assert main(["generate", "--checkpoint", str(out), "--prompt", "a", "--tokens", "5"]) == 0
+    assert main(["export", "--checkpoint", str(run), "--out", str(out)]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--depth", "0"], "depth is 0; expected a whole number of layers"),
+        (["--top-k", "0"], "top_k 0"),
+        (["--temperature", "-1"], "temperature -1"),
+        (["--top-p", "2"], "top_p 2"),
+    ],
+)
+def test_choices_that_cannot_be_used_are_a_sentence(trained, capsys, options, words):
+    assert main(["generate", "--checkpoint", str(trained[0]), "--prompt", "a", *options]) == 2
+    printed = capsys.readouterr()
+    assert words in printed.err
+    assert printed.out == ""
+
+
+def test_a_tokenizer_of_another_model_is_refused(trained, tmp_path, capsys):
+    shutil.copytree(trained[0] / "final", tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").write_text('{"kind": "byte"}')
+    for command in (["evaluate"], ["generate", "--prompt", "a"]):
+        assert main([*command, "--checkpoint", str(tmp_path / "model")]) == 2
+        assert "tokenizer.json is missing, or was changed" in capsys.readouterr().err
+
+
+def test_a_character_of_several_tokens_is_shown_whole(tmp_path, capsys):
+    """A model of bytes, whose positions end in the middle of characters."""
+    from qkvflow.cli import generate as command
+
+    text = "é" * 40
+    ids = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+    chunks = iter([ids[:7], ids[:20], ids])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "load_model", lambda path: None)
+        patch.setattr(command, "read_tokenizer", lambda path: ByteTokenizer())
+        patch.setattr(command, "continuations", lambda *arguments: chunks)
+        command.run(command.Options(tmp_path, "x", tokens=len(ids)))
+    assert capsys.readouterr().out == "x" + text + "\n"
+
+
 def test_help_shows_every_part_of_a_run(capsys):
     with pytest.raises(SystemExit):
         main(["train", "--help"])
@@ -150,4 +203,4 @@ def test_a_run_whose_loss_is_not_finite_says_what_to_try(trained, tmp_path, caps
     wild = ["--optimizer.learning-rate", "1e30", "--optimizer.clip", "0"]
     options = ["--data", str(text), "--out", str(tmp_path / "out"), *SMALL.split(), *wild]
     assert main(["train", *options]) == 3
-    assert "Try a smaller optimizer.learning_rate" in capsys.readouterr().err
+    assert "with a smaller optimizer.learning_rate" in capsys.readouterr().err

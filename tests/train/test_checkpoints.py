@@ -10,8 +10,9 @@ import pytest
 import qkvflow
 from qkvflow.files import FileError
 from qkvflow.train import train
-from qkvflow.train.checkpoints import check_checkpoint, checkpoint_paths
-from tests.train.support import in_new_process, records, tiny_run
+from qkvflow.train.checkpoints import check_checkpoint
+from qkvflow.train.run_files import checkpoint_paths
+from tests.train.support import in_new_process, records, tiny_run, with_optimizer
 from tests.train.test_loop import StopAt, final_bytes
 
 ROOT = Path(__file__).parent.parent.parent
@@ -36,19 +37,12 @@ def test_an_earlier_best_survives_later_checkpoints(text, tmp_path):
     """A learning rate at which the loss rises again after the first look."""
     out = tmp_path / "out"
     run = tiny_run(text, keep=2, save_every=2, eval_every=2, steps=12, eval_tokens=None)
-    train(with_rising_loss(run), out)
+    train(with_optimizer(run, learning_rate=2.0, warmup=12, clip=0.0), out)
     losses = {r["step"]: r["loss"] for r in records(out, "valid") if r["step"]}
     best = min(losses, key=losses.get)
     assert best < 10, losses
     assert set(names(out)) == {f"step-{step:08d}" for step in (12, 10, best)}
     assert check_checkpoint(out / "checkpoints" / "best")["progress"]["best"]["step"] == best
-
-
-def with_rising_loss(run):
-    import dataclasses
-
-    optimizer = dataclasses.replace(run.optimizer, learning_rate=2.0, warmup=12, clip=0.0)
-    return dataclasses.replace(run, optimizer=optimizer)
 
 
 def test_a_checkpoint_says_what_it_is(text, tmp_path):
@@ -78,8 +72,23 @@ def replace_by_a_foreign_file(path):
     path.write_bytes(b"PK\x03\x04 something else entirely")
 
 
+def replace_by_a_sealed_file_of_another_kind(path):
+    """A config.json where a training.json should be, and the other way round."""
+    other = "config.json" if path.name == "training.json" else "training.json"
+    path.write_bytes((path.parent / other).read_bytes())
+
+
 def remove(path):
     path.unlink()
+
+
+DAMAGES = (
+    truncate,
+    flip_a_bit,
+    replace_by_a_foreign_file,
+    replace_by_a_sealed_file_of_another_kind,
+    remove,
+)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +112,7 @@ def stopped(tmp_path_factory):
 
 
 @pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("damage", [truncate, flip_a_bit, replace_by_a_foreign_file, remove])
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_checkpoint_is_named_and_the_newest_good_one_taken(stopped, tmp_path, damage, file):
     run, before, whole = stopped
     out = tmp_path / "out"
@@ -139,7 +148,7 @@ def test_a_whole_checkpoint_of_another_run_in_between_is_recognised(stopped, tmp
     shutil.copytree(
         checkpoint_paths(tmp_path / "other" / "checkpoints")[0], out / "checkpoints" / "step-00000099"
     )
-    with pytest.raises(FileError, match="checkpoint of another run.*'standard' there"):
+    with pytest.raises(FileError, match="is of another run.*'standard' there"):
         train(run, out)
 
 
@@ -164,6 +173,50 @@ def test_load_takes_the_newest_good_checkpoint_of_a_run_that_is_not_finished(sto
     flip_a_bit(checkpoint_paths(out / "checkpoints")[0] / "model.safetensors")
     with pytest.warns(UserWarning, match="sha256 differs. The next older checkpoint is taken"):
         qkvflow.load(out)
+
+
+def test_the_link_to_the_best_is_mended_after_a_kill_between_rename_and_link(stopped, tmp_path):
+    run, before, _ = stopped
+    out = tmp_path / "out"
+    shutil.copytree(before, out, symlinks=True)
+    best, other = (out / "checkpoints" / "best"), checkpoint_paths(out / "checkpoints")[-1]
+    assert best.resolve() != other
+    best.unlink()
+    best.symlink_to(other.name)
+    train(run, out)
+    step = check_checkpoint(checkpoint_paths(out / "checkpoints")[0])["progress"]["best"]["step"]
+    assert best.resolve().name == f"step-{step:08d}"
+    check_checkpoint(best)
+
+
+def test_a_best_checkpoint_that_is_damaged_is_no_longer_linked(stopped, tmp_path):
+    run, before, _ = stopped
+    out = tmp_path / "out"
+    shutil.copytree(before, out, symlinks=True)
+    newest = checkpoint_paths(out / "checkpoints")[0]
+    link = out / "checkpoints" / "best"
+    link.unlink()
+    link.symlink_to(newest.name)
+    truncate(newest / "model.safetensors")
+    train(run, out)
+    check_checkpoint(link)
+
+
+def test_the_optimizer_may_keep_its_moments_in_bfloat16(text, tmp_path):
+    run = with_optimizer(tiny_run(text), options={"mu_dtype": "bfloat16"})
+    train(run, tmp_path / "whole")
+    train(run, tmp_path / "parts", [StopAt(5)])
+    train(run, tmp_path / "parts")
+    assert final_bytes(tmp_path / "whole") == final_bytes(tmp_path / "parts")
+
+
+def test_a_finished_run_needs_its_checkpoints_no_more_and_is_still_itself(text, tmp_path):
+    run, out = tiny_run(text), tmp_path / "out"
+    train(run, out)
+    shutil.rmtree(out / "checkpoints")
+    assert train(run, out).finished
+    with pytest.raises(FileError, match="final is of another run: steps is 12 there and 13 here"):
+        train(tiny_run(text, steps=13), out)
 
 
 FULL_DISK = """

@@ -14,9 +14,10 @@ def line(step, **values):
     return {"kind": "train", "step": step, **values}
 
 
-def test_a_line_that_was_cut_short_and_later_steps_are_dropped(tmp_path):
+def test_lines_that_were_cut_short_and_later_steps_are_dropped(tmp_path):
     path = tmp_path / "metrics.jsonl"
     lines = [json.dumps(line(step)) for step in range(5)] + [json.dumps({"kind": "final", "step": 2})]
+    lines[1:1] = ["garbage", "{}", "[1]", '{"kind": "{"kind": "train"']
     path.write_text("\n".join(lines) + '\n{"kind": "tr')
     sink = MetricsFile(path, 2)
     sink.write(line(3, loss=math.nan))

@@ -89,6 +89,20 @@ def test_several_seeds_at_once_are_the_runs_one_by_one(parts):
     assert len(set(losses)) == 3
 
 
+def test_several_seeds_with_adamw_have_the_losses_of_the_runs_one_by_one():
+    """Within 1e-4 after ten steps; parameters whose gradient is zero may take another way."""
+    learner, seeds = learner_of(tiny_run("", seeds=2)), np.array([0, 1], np.uint32)
+    both = jax.jit(over_seeds(learner.step, 2))
+    states = jax.jit(over_seeds(learner.start, 2))(seeds)
+    alone, single = jax.jit(learner.step), [started(learner, seed) for seed in seeds]
+    for step in range(10):
+        batches = [batch(10 * seed + step) for seed in (0, 1)]
+        states, reports = both(states, seeds, *[np.stack(ids) for ids in zip(*batches)])
+        for i in (0, 1):
+            single[i], report = alone(single[i], seeds[i], *batches[i])
+            assert abs(float(reports.loss[i] - report.loss)) < 1e-4, step
+
+
 def test_dropout_is_another_one_at_every_step_and_the_same_for_the_same_seed():
     learner = learner_of(with_architecture(tiny_run(""), resid_pdrop=0.5))
     step, state = jax.jit(learner.step), started(learner)

@@ -1,0 +1,94 @@
+"""Where a run keeps its models, and how one is read back.
+
+RUN/final/                        the trained model
+RUN/checkpoints/step-00000250/    a model, and what training needs to go on
+.../seed-0/ .../seed-1/           with several seeds, one model in each
+"""
+
+import json
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from qkvflow.config import RunConfig
+from qkvflow.data import Tokenizer, tokenizer_from_dict
+from qkvflow.files import FileError
+from qkvflow.models import LanguageModel
+from qkvflow.models.paths import Arrays
+from qkvflow.models.storage import ARRAYS, CONFIG, read_model, read_text_file, write_model
+
+_Read = TypeVar("_Read")
+
+
+def load_model(path: str | os.PathLike[str]) -> LanguageModel:
+    """A model from a directory that `save` wrote, from a checkpoint, or from a run.
+
+    Of a run it is the final model or, while the run is not finished, that of its newest good
+    checkpoint.
+
+    Raises:
+        FileError: nothing is there, or a file is cut short, changed, or of a newer version.
+    """
+    return _read_newest(Path(path).expanduser(), read_model)
+
+
+def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
+    """The tokenizer of a trained model, from where `qkvflow.load` finds the model."""
+    return _read_newest(Path(path).expanduser(), _read_tokenizer)
+
+
+def _read_tokenizer(directory: Path) -> Tokenizer:
+    return tokenizer_from_dict(json.loads(read_text_file(directory, "tokenizer")))
+
+
+def _read_newest(path: Path, read: Callable[[Path], _Read]) -> _Read:
+    *newer, last = find_models(path)
+    for directory in newer:
+        try:
+            return read(directory)
+        except FileError as error:
+            warnings.warn(f"{error} The next older checkpoint is taken.", stacklevel=4)
+    return read(last)
+
+
+def find_models(path: Path) -> list[Path]:
+    """Where a model may be read from, the best choice first; never empty."""
+    if (path / CONFIG).is_file():
+        return [path]
+    if (path / "final" / CONFIG).is_file():
+        return [path / "final"]
+    several = [
+        found for place in ("", "final/", "checkpoints/*/") for found in path.glob(f"{place}seed-*")
+    ]
+    if several:
+        raise FileError(f"{path} holds several models; name one of them, such as {min(several)}.")
+    found = [step for step in checkpoint_paths(path / "checkpoints") if (step / CONFIG).is_file()]
+    if found:
+        return found
+    state = "holds no model" if path.is_dir() else "is not there"
+    raise FileError(
+        f"{path} {state}: expected a directory with {CONFIG} and {ARRAYS}, or that of a training run."
+    )
+
+
+def checkpoint_paths(directory: Path) -> list[Path]:
+    """All checkpoints of a directory, the newest first, good or not."""
+    return sorted(directory.glob("step-????????"), reverse=True)
+
+
+def write_models(
+    directory: Path, run: RunConfig, model: LanguageModel, tokenizer: Tokenizer, parameters: Arrays
+) -> None:
+    """Write the model of every seed, and its tokenizer."""
+    text: dict[str, Any] = {"tokenizer": json.dumps(tokenizer.to_dict())}
+    for i, target in enumerate(model_directories(directory, run)):
+        target.mkdir(exist_ok=True)
+        own = {name: array[i] for name, array in parameters.items()} if run.seeds > 1 else parameters
+        write_model(target, model, own, **text)
+
+
+def model_directories(directory: Path, run: RunConfig) -> list[Path]:
+    """Where the models of a run lie: here, or, of several seeds, each in a directory of its own."""
+    return [directory] if run.seeds == 1 else [directory / f"seed-{seed}" for seed in run.all_seeds]
