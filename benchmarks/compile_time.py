@@ -1,6 +1,6 @@
 """The time to compile a training step at 48 layers against 6, of every named model.
 
-Run with `python benchmarks/compile_time.py`; prints a table and writes results/compile_time.json. The
+Run with `python -m benchmarks.compile_time`; prints a table and writes results/compile_time.json. The
 test of the same name compiles with flags that make the test suite fast; this is what a user has.
 """
 

@@ -16,7 +16,7 @@ class OptimizerConfig:
     """How gradients become steps. Decay leaves out norms, biases and time networks (gates)."""
 
     name: str = "adamw"
-    """Any optimizer of optax that takes a learning rate: adamw, lion, sgd, adafactor, ..."""
+    """Any optimizer of optax that needs a learning rate and gradients: adamw, lion, sgd, ..."""
     learning_rate: float = 3e-4
     """Its peak, after warm-up."""
     schedule: str = "cosine"
