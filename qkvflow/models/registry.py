@@ -54,5 +54,6 @@ def build_model(name: str, config: Gpt2Config, *, key: Array) -> LanguageModel:
         'shared'
     """
     if name not in MODELS:
-        raise ConfigError(f"There is no model {name!r}.", [nearest(name, MODELS)])
+        problem = f"there is no model {name!r}. {nearest(name, MODELS)}"
+        raise ConfigError("The model cannot be built:", [problem])
     return model_class(name).init(MODELS[name].fill(config), key=key)
