@@ -62,9 +62,8 @@ def run(options: Options) -> None:
     if options.depth is not None:
         model = unroll(model, options.depth)
     length = model.config.max_position_embeddings
-    windows = count_windows(split, length)
-    chosen = windows if options.tokens is None else min(windows, max(1, options.tokens // length))
-    with progress("evaluating", total=chosen) as advance:
+    windows = count_windows(split, length, options.tokens)
+    with progress("evaluating", total=windows) as advance:
         result = evaluate(
             model,
             split,

@@ -44,8 +44,7 @@ def evaluate(
     The split is cut into windows of `length`; each token is predicted from those before it in its
     window. `put` places a batch on devices; `advance` is told of every batch that is done.
     """
-    windows = count_windows(split, length)
-    chosen = windows if tokens is None else min(windows, max(1, tokens // length))
+    windows, chosen = count_windows(split, length), count_windows(split, length, tokens)
     if chosen == windows:
         batches = eval_windows(split.ids, length, batch_size)
     else:
@@ -63,9 +62,10 @@ def evaluate(
     )
 
 
-def count_windows(split: TokenSplit, length: int) -> int:
-    """Windows of a whole split."""
-    return -(-(len(split.ids) - 1) // length)
+def count_windows(split: TokenSplit, length: int, tokens: int | None = None) -> int:
+    """Windows of a whole split, or of about `tokens` tokens of it."""
+    windows = -(-(len(split.ids) - 1) // length)
+    return windows if tokens is None else min(windows, max(1, tokens // length))
 
 
 @eqx.filter_jit
