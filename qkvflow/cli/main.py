@@ -7,6 +7,7 @@ from qkvflow import __version__
 from qkvflow.config import ConfigError, nearest
 from qkvflow.data import DataError
 from qkvflow.files import FileError
+from qkvflow.memory import keep_freed_memory
 
 COMMANDS = {
     "compare": "Train every named model for a few steps on a little text and show what differs.",
@@ -15,6 +16,8 @@ COMMANDS = {
     "generate": "Continue a text with a trained model, at any depth.",
     "export": "Write a trained model, at its own depth or another, to a directory of its own.",
 }
+LONG = ("train",)
+"""Commands that repeat one large computation."""
 
 
 def usage() -> str:
@@ -45,6 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"There is no command {name!r}. {nearest(name, COMMANDS)}", file=sys.stderr)
         return 2
+    if arguments is None and name in LONG:
+        keep_freed_memory()  # before anything starts JAX
     import tyro  # late: `qkvflow --help` answers at once
 
     module = importlib.import_module(f"qkvflow.cli.{name}")

@@ -115,8 +115,11 @@ class Gpt2Config:
 
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of activations and matrix products. Parameters and time stay float32."""
-    remat: Literal["none", "dots", "full"] = "dots"
-    """What the backward pass recomputes: nothing, all but matrix products, or whole layers."""
+    remat: Literal["auto", "none", "dots", "full"] = "auto"
+    """What the backward pass recomputes: nothing, all but matrix products, or whole layers.
+
+    auto: nothing where a few layers fit into memory, all but matrix products otherwise.
+    """
 
     def __post_init__(self) -> None:
         problems = type_problems(self) or _shape_problems(self)

@@ -108,9 +108,16 @@ class LanguageModel(eqx.Module):
         """x(0): token and position embeddings of ids [batch, position]."""
         x = self.transformer.wte(ids)
         if self.transformer.wpe is not None:
-            x += self.transformer.wpe(jnp.arange(ids.shape[1]) + offset)[None]
+            x += self._positions(ids.shape[1], offset)[None]
         x = dropout(x, self.config.embd_pdrop, key).astype(self.config.compute_dtype)
         return hax.named(x, ("batch", "position", "embed"))
+
+    def _positions(self, length: int, offset: Array | int) -> Array:
+        """Rows of the table of positions, from `offset` on."""
+        assert self.transformer.wpe is not None
+        if isinstance(offset, int):
+            return self.transformer.wpe.weight.array[offset : offset + length]
+        return self.transformer.wpe(jnp.arange(length) + offset)
 
     def head(self, x: NamedArray) -> Array:
         """Logits [batch, position, vocab] of x(1), in float32."""
@@ -206,9 +213,12 @@ def token_losses(
 ) -> Array:
     """Cross-entropy of each target [batch, position] in nats, float32; NaN where it is no token id."""
     logits = model.head(final_state(model, ids, t, key))
-    known = jnp.where(targets < 0, logits.shape[-1], targets)[..., None]
-    target_logits = jnp.take_along_axis(logits, known, axis=-1, mode="fill", fill_value=jnp.nan)[..., 0]
-    return jax.nn.logsumexp(logits, axis=-1) - target_logits
+    vocab = logits.shape[-1]
+    # A masked sum is no scatter in the backward pass, which XLA's CPU backend does row by row.
+    is_target = jnp.arange(vocab)[None, None] == targets[..., None]
+    target_logits = jnp.sum(jnp.where(is_target, logits, 0.0), axis=-1)
+    known = (targets >= 0) & (targets < vocab)
+    return jax.nn.logsumexp(logits, axis=-1) - jnp.where(known, target_logits, jnp.nan)
 
 
 @eqx.filter_jit

@@ -1,8 +1,8 @@
 """Causal multi-head attention with grouped queries, rotary positions and a cache.
 
 Axes of plain arrays: B batch, T new positions, S positions that can be seen, K heads of keys and
-values, G queries a key head, D head size. Query i sees keys j <= i and no other: masked scores are
-the lowest finite number, whose exponential is exactly zero, so later tokens leave no trace.
+values, G queries a key head, D head size. Query i sees keys j <= i and no other: the exponential of a
+masked score is exactly zero, so later tokens leave no trace.
 """
 
 import math
@@ -16,6 +16,10 @@ from jax import Array, lax
 
 from qkvflow.config import Gpt2Config
 from qkvflow.nn.linear import Linear, dropout
+
+SMALLEST_BLOCK, MOST_BLOCKS = 64, 4
+HIDDEN = float(jnp.finfo(jnp.float32).min) / 2
+"""Added to the scores of what a query may not see."""
 
 
 class AttentionCache(eqx.Module):
@@ -101,20 +105,50 @@ def causal_attention(
 ) -> Array:
     """Attention of queries [B, K, G, T, D] at positions offset ... offset + T - 1.
 
-    Keys and values are [B, K, S, D]. On CPU this is written out, which is as fast there as
-    `jax.nn.dot_product_attention` or faster (results/attention.json); elsewhere that function's fused
-    kernels are used where they apply: no cache and no dropout.
+    Keys and values are [B, K, S, D]. On CPU this is written out in blocks of queries, each of which is
+    multiplied only with the keys up to its end; that is faster there than
+    `jax.nn.dot_product_attention` (results/attention.json). Elsewhere that function's fused kernels
+    are used where they apply: no cache and no dropout.
     """
     plain = key is None or pdrop == 0.0
     if plain and queries.shape[3] == keys.shape[2] and jax.default_backend() != "cpu":
         return fused_attention(queries, keys, values)
+    length = queries.shape[3]
+    if length != keys.shape[2]:
+        return attention_to_all(queries, keys, values, offset, pdrop=pdrop, key=key)
+    blocks = min(max(length // SMALLEST_BLOCK, 1), MOST_BLOCKS)
+    ends = [length * (i + 1) // blocks for i in range(blocks)]
+    random = [None] * blocks if key is None else jax.random.split(key, blocks)
+    mixed = [
+        attention_to_all(
+            queries[:, :, :, start:end], keys[:, :, :end], values[:, :, :end], start, pdrop=pdrop, key=k
+        )
+        for start, end, k in zip([0, *ends], ends, random)
+    ]
+    return jnp.concatenate(mixed, axis=3)
+
+
+def attention_to_all(
+    queries: Array,
+    keys: Array,
+    values: Array,
+    offset: Array | int = 0,
+    *,
+    pdrop: float = 0.0,
+    key: Array | None = None,
+) -> Array:
+    """`causal_attention` in one piece: every query is multiplied with every key, then masked."""
     new, seen, size = queries.shape[3], keys.shape[2], queries.shape[4]
-    scores = jnp.einsum("bkgtd,bksd->bkgts", queries, keys, preferred_element_type=jnp.float32)
+    scaled = queries * (1 / math.sqrt(size))
+    scores = jnp.einsum("bkgtd,bksd->bkgts", scaled, keys, preferred_element_type=jnp.float32)
     visible = jnp.arange(seen)[None, :] <= jnp.arange(new)[:, None] + offset
-    lowest = jnp.finfo(jnp.float32).min
-    scores = jnp.where(visible[None, None, None], scores / math.sqrt(size), lowest)
-    weights = dropout(jax.nn.softmax(scores, axis=-1), pdrop, key).astype(values.dtype)
-    return jnp.einsum("bkgts,bksd->bkgtd", weights, values)
+    scores += jnp.where(visible, 0.0, HIDDEN)[None, None, None]
+    # softmax, but for the division, which comes last, where there are fewer numbers to divide.
+    weights = jnp.exp(scores - lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    kept = dropout(weights, pdrop, key).astype(values.dtype)
+    mixed = jnp.einsum("bkgts,bksd->bkgtd", kept, values, preferred_element_type=jnp.float32)
+    return (mixed / total).astype(values.dtype)
 
 
 def fused_attention(queries: Array, keys: Array, values: Array) -> Array:

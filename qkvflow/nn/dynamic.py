@@ -8,7 +8,7 @@ layer is evaluated at t_i, the end of the layer's interval.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import haliax as hax
@@ -25,10 +25,14 @@ from qkvflow.nn.mlp import MLP
 from qkvflow.nn.norm import Norm
 from qkvflow.nn.ssm import SelectiveSSM
 from qkvflow.nn.time_embed import Time, layer_times
-from qkvflow.nn.weights import Weight, is_weight
+from qkvflow.nn.weights import is_weight
 
 PARTS: dict[str, Any] = {"attention": Attention, "mlp": MLP, "ssm": SelectiveSSM}
 FULL, DOTS = None, jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+SHORT = 48
+"""Values of curves, over all evaluations of the block, up to which the loop is written out."""
+ACTIVATIONS, FITS = 32, 2**31
+"""What an evaluation keeps for the backward pass, in residual streams; and the bytes that fit."""
 
 
 class Sublayer(eqx.Module):
@@ -151,28 +155,32 @@ def integrate(
     tableau: Tableau,
     steps: Steps,
     *,
-    remat: str = "none",
+    remat: Literal["auto", "none", "dots", "full"] = "auto",
     caches: Any = None,
     offset: Array | int = 0,
     key: Array | None = None,
 ) -> tuple[NamedArray, Any]:
-    """Follow a block of curves over depth with fixed steps: one scan, whatever the depth.
+    """Follow a block of curves over depth with fixed steps.
+
+    This is one scan, so that compiling takes no longer for a deep model; but a short one is written
+    out, which spares it the copies of weights and activations in and out of stacked arrays (about a
+    tenth of a training step on two cores) and any recomputation, where remat is "auto".
 
     Caches, where given, are a tuple over the stages of a layer, each with a leading axis of layers, and
     come back like that.
     """
     stages = range(len(tableau.c))
     weights, structure = jax.tree.flatten(curves, is_leaf=is_weight)
-    early = [_before_scan(weights, steps.times[:, j]) for j in stages]
+    early = [[weight.before_loop(steps.times[:, j]) for weight in weights] for j in stages]
     keys = None if key is None else jax.random.split(key, steps.sizes.shape[0])
 
     def layer(x: NamedArray, inputs: Any) -> tuple[NamedArray, Any]:
-        early, times, size, cache, key = inputs
+        early, size, cache, key = inputs
         early = _without_layer_axis(early)
         slopes: list[NamedArray] = []
         left = []
         for j in stages:
-            parts = [w.at(times[j]) if e is None else e for w, e in zip(weights, early[j])]
+            parts = [weight.inside_loop(e) for weight, e in zip(weights, early[j])]
             block = jax.tree.unflatten(structure, parts)
             stage_key = None if key is None else jax.random.fold_in(key, j)
             at = _advance(x, size, tableau.a[j], slopes)
@@ -181,21 +189,24 @@ def integrate(
             left.append(kept)
         return _advance(x, size, tableau.b, slopes), cache and tuple(left)
 
-    if remat != "none":
-        layer = jax.checkpoint(layer, policy=DOTS if remat == "dots" else FULL, prevent_cse=False)
-    inputs = (early, jnp.asarray(steps.times), jnp.asarray(steps.sizes), caches, keys)
-    return lax.scan(layer, x, inputs)
+    written_out = remat == "auto" and _is_small(len(weights) * steps.times.size, steps, x)
+    if remat != "none" and not written_out:
+        layer = jax.checkpoint(layer, policy=FULL if remat == "full" else DOTS, prevent_cse=False)
+    inputs = (early, jnp.asarray(steps.sizes), caches, keys)
+    return lax.scan(layer, x, inputs, unroll=steps.sizes.size if written_out else 1)
 
 
-def _before_scan(weights: list[Weight], times: Time) -> list[Any]:
-    """All layers' values of the curves that are evaluated before the loop, None for the others."""
-    return [weight.at(times) if weight.before_scan else None for weight in weights]
+def _is_small(values: int, steps: Steps, x: NamedArray) -> bool:
+    """Whether the loop is quick to compile written out, and what its backward pass needs fits."""
+    return values <= SHORT and ACTIVATIONS * steps.times.size * x.array.nbytes <= FITS
 
 
 def _without_layer_axis(stacked: Any) -> Any:
-    """Take the name of the layer axis off arrays that a scan has sliced along it."""
+    """Take the name of the layer axis off named arrays that a scan has sliced along it."""
     return jax.tree.map(
-        lambda leaf: hax.named(leaf.array, leaf.axis_names[1:]),
+        lambda leaf: (
+            hax.named(leaf.array, leaf.axis_names[1:]) if isinstance(leaf, NamedArray) else leaf
+        ),
         stacked,
         is_leaf=lambda node: isinstance(node, NamedArray),
     )

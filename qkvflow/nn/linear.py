@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import haliax as hax
@@ -9,6 +10,9 @@ import jax
 import jax.numpy as jnp
 from haliax import Axis, NamedArray
 from jax import Array
+
+SMALL_TABLE = 1024
+"""Rows of an embedding whose gradient is faster as a matrix product than row by row."""
 
 
 def size_of(axes: Sequence[Axis]) -> int:
@@ -70,9 +74,27 @@ class Embedding(eqx.Module):
 
     def __call__(self, indices: Array) -> Array:
         """Rows of the table; NaN where an index lies outside, never another index's row."""
-        rows = self.weight.array.shape[0]
-        known = jnp.where(indices < 0, rows, indices)  # a negative index would count from the end
-        return jnp.take(self.weight.array, known, axis=0, mode="fill", fill_value=jnp.nan)
+        look_up = rows_by_product if self.weight.array.shape[0] <= SMALL_TABLE else rows_of
+        return look_up(self.weight.array, indices)
+
+
+def rows_of(table: Array, indices: Array) -> Array:
+    """Rows by their indices; NaN where there is none."""
+    known = jnp.where(indices < 0, table.shape[0], indices)  # a negative index counts from the end
+    return jnp.take(table, known, axis=0, mode="fill", fill_value=jnp.nan)
+
+
+@jax.custom_jvp
+def rows_by_product(table: Array, indices: Array) -> Array:
+    """`rows_of` whose gradient is a matrix product; XLA's CPU backend adds up rows one by one."""
+    return rows_of(table, indices)
+
+
+@rows_by_product.defjvp
+def _product_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Any]) -> tuple[Array, Array]:
+    (table, indices), (tangent, _) = primals, tangents
+    chosen = jax.nn.one_hot(indices.reshape(-1), table.shape[0], dtype=table.dtype)
+    return rows_of(table, indices), (chosen @ tangent).reshape(*indices.shape, -1)
 
 
 def dropout(x: Array, rate: float, key: Array | None) -> Array:

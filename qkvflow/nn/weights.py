@@ -9,7 +9,7 @@ of curves.
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import equinox as eqx
 import haliax as hax
@@ -28,14 +28,23 @@ _Module = TypeVar("_Module")
 
 
 class Weight(eqx.Module):
-    """A curve over depth."""
+    """A curve over depth.
 
-    before_scan: ClassVar[bool]
-    """Whether all layers are evaluated at once, before the loop over depth, or each inside it."""
+    A loop over depth calls `before_loop` once, for all layers, and `inside_loop` in every layer, so
+    that what is small is made at once and what is large is made where it is used.
+    """
 
     @abstractmethod
     def at(self, t: Time) -> Any:
         """The part at depth t, or all layers' parts at a vector of depths."""
+
+    def before_loop(self, times: Time) -> Any:
+        """What depends on time, for a vector of times: arrays with a leading axis of layers."""
+        return self.at(times)
+
+    def inside_loop(self, prepared: Any) -> Any:
+        """The part of one layer, from that layer's slice of what `before_loop` gave."""
+        return prepared
 
 
 def is_weight(node: Any) -> bool:
@@ -70,13 +79,19 @@ def _map_named(function: Callable[..., Array], *parts: Any) -> Any:
 class Shared(Weight):
     """W(t) = W: one layer, applied L times."""
 
-    before_scan: ClassVar[bool] = False
     value: Part
 
     def at(self, t: Time) -> Any:
         """The same part at every depth."""
         times = np.shape(t)
         return _map_named(lambda array: jnp.broadcast_to(array, times + array.shape), self.value)
+
+    def before_loop(self, times: Time) -> None:
+        """Nothing depends on time."""
+
+    def inside_loop(self, prepared: None) -> Any:
+        """The same part in every layer."""
+        return self.value
 
 
 class PerLayer(Weight):
@@ -85,7 +100,6 @@ class PerLayer(Weight):
     Entry i answers for times in (knot i-1, knot i]; a twice as fine grid uses each entry twice.
     """
 
-    before_scan: ClassVar[bool] = True
     table: Part
     knots: tuple[float, ...] = eqx.field(static=True)
 
@@ -105,7 +119,6 @@ class Generated(Weight):
     one matrix product, [L, T] x [T, size], which reads the basis once and not L times.
     """
 
-    before_scan: ClassVar[bool] = True
     offset: Any
     basis: Part
     network: TimeNetwork
@@ -131,7 +144,6 @@ class Gated(Weight):
     output axes, both (a product, rank one), or all axes together (element-wise). The bias is shared.
     """
 
-    before_scan: ClassVar[bool] = False
     base: Linear
     gates: tuple[TimeNetwork, ...]
     start: Literal["identity", "sigmoid"] = eqx.field(static=True)
@@ -140,10 +152,22 @@ class Gated(Weight):
         """The base map with its weight scaled by the gates at t."""
         times = np.shape(t)
         full = _map_named(lambda array: jnp.broadcast_to(array, times + array.shape), self.base)
-        weight = full.weight.array
-        for network in self.gates:
-            weight *= self._gate(network, t)
-        return eqx.tree_at(lambda m: m.weight, full, hax.named(weight, full.weight.axes))
+        return self._scaled(full, self.before_loop(t))
+
+    def before_loop(self, times: Time) -> list[Array]:
+        """The gates: vectors, unless they are element-wise."""
+        return [self._gate(network, times) for network in self.gates]
+
+    def inside_loop(self, prepared: list[Array]) -> Linear:
+        """The base map with its weight scaled by the gates of a layer."""
+        return self._scaled(self.base, prepared)
+
+    @staticmethod
+    def _scaled(part: Linear, gates: list[Array]) -> Linear:
+        weight = part.weight.array
+        for gate in gates:
+            weight *= gate
+        return eqx.tree_at(lambda m: m.weight, part, hax.named(weight, part.weight.axes))
 
     def _gate(self, network: TimeNetwork, t: Time) -> Array:
         """The gate of one network, with axes of size one where it does not act."""
@@ -160,7 +184,6 @@ class LowRank(Weight):
     `base` may itself be a curve: then this is an adapter of it (LoRA that is a function of depth).
     """
 
-    before_scan: ClassVar[bool] = False
     base: Linear | Weight
     down: Linear
     up: Linear
@@ -168,9 +191,23 @@ class LowRank(Weight):
 
     def at(self, t: Time) -> Linear:
         """The base map at t with the low-rank part added to its weight."""
-        curve = self.base if isinstance(self.base, Weight) else Shared(self.base)
-        base = curve.at(t)
-        scale = self.network.at(t)[..., None, :]
+        return self._added(self._curve.at(t), self.network.at(t))
+
+    def before_loop(self, times: Time) -> tuple[Any, Array]:
+        """What the base curve makes of the times, and s."""
+        return self._curve.before_loop(times), self.network.at(times)
+
+    def inside_loop(self, prepared: tuple[Any, Array]) -> Linear:
+        """The base map of a layer with the low-rank part added to its weight."""
+        base, scale = prepared
+        return self._added(self._curve.inside_loop(base), scale)
+
+    @property
+    def _curve(self) -> Weight:
+        return self.base if isinstance(self.base, Weight) else Shared(self.base)
+
+    def _added(self, base: Linear, scale: Array) -> Linear:
+        scale = scale[..., None, :]
         down = self.down.weight.array.reshape((1,) * (scale.ndim - 2) + (-1, scale.shape[-1]))
         up = self.up.weight.array.reshape(scale.shape[-1], size_of(self.up.Out))
         weight = base.weight.array + ((down * scale) @ up).reshape(base.weight.array.shape)

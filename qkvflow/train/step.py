@@ -83,7 +83,7 @@ class Learner:
         norm = optax.tree.norm(gradients)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         failures = jnp.where(finite, 0, state.failures + 1).astype(jnp.int32)
-        applied = finite & (state.failures < LIMIT)
+        applied = lax.optimization_barrier(finite & (state.failures < LIMIT))
         updates, optimizer = self.optimizer.update(gradients, state.optimizer, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
         parameters, optimizer = jax.tree.map(

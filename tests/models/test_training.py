@@ -87,16 +87,19 @@ def seconds_to_compile_a_training_step(name, depth):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_compile_time_does_not_grow_with_depth(name):
-    """The least time of each depth, measured again where a busy machine disturbed the first."""
+    """The least time of each depth, measured again where a busy machine disturbed the first.
+
+    Nine layers are the fewest that no model writes out.
+    """
     deep = shallow = ratio = np.inf
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # optax needs it
         for _ in range(3):
             deep = min(deep, seconds_to_compile_a_training_step(name, 48))
-            shallow = min(shallow, seconds_to_compile_a_training_step(name, 6))
+            shallow = min(shallow, seconds_to_compile_a_training_step(name, 9))
             ratio = deep / shallow
             if ratio < 1.5:
                 break
-    assert ratio < 1.5, f"48 layers take {ratio} times as long to compile as 6"
+    assert ratio < 1.5, f"48 layers take {ratio} times as long to compile as 9"
 
 
 @pytest.mark.parametrize("name", MODELS)

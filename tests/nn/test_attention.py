@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from qkvflow.nn import Attention
-from qkvflow.nn.attention import causal_attention, fused_attention, rotary_angles, rotate
+from qkvflow.nn.attention import (
+    attention_to_all,
+    causal_attention,
+    fused_attention,
+    rotary_angles,
+    rotate,
+)
 from tests.support import difference, randomised, small_config
 
 B, K, G, T, D = 2, 2, 3, 11, 4
@@ -43,6 +49,31 @@ def test_the_fused_kernel_is_the_same_function_with_the_same_gradients(length):
         for f in (causal_attention, fused_attention)
     )
     assert difference(written_out, fused) < 2e-4
+
+
+@pytest.mark.parametrize("length", [64, 130, 301])
+def test_attention_in_blocks_is_attention_in_one_piece_with_the_same_gradients(length):
+    qkv = random_qkv(length)
+    in_blocks, in_one_piece = (
+        jax.jit(jax.value_and_grad(lambda a, f=f: jnp.sum(f(*a) ** 2)))(qkv)
+        for f in (causal_attention, attention_to_all)
+    )
+    assert difference(in_blocks, in_one_piece) < 1e-4
+
+
+def test_blocks_see_nothing_of_what_comes_later():
+    """Exactly: neither values nor derivatives, on either side of the border between two blocks."""
+    length = 130
+    q, k, v = random_qkv(length)
+    for position in (64, 65, 66, 129):
+        there = jnp.arange(length)[None, None, :, None] == position
+        change = jnp.where(there, jnp.ones_like(k), 0.0)
+        mix = lambda k, v: causal_attention(q, k, v)  # noqa: E731
+        before, slope = jax.jvp(mix, (k, v), (change, change))
+        after = mix(k + 3 * change, v + 3 * change)
+        assert np.array_equal(before[:, :, :, :position], after[:, :, :, :position])
+        assert not np.any(slope[:, :, :, :position])
+        assert np.all(np.any(np.asarray(slope[:, :, :, position:]) != 0, axis=-1))
 
 
 def test_attention_from_an_offset_is_the_end_of_attention_from_the_start():

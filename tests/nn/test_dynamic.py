@@ -139,7 +139,7 @@ def test_frozen_time_is_the_same_time_in_every_layer_and_stage():
 
 
 @pytest.mark.parametrize("weights", list(FAMILIES))
-def test_rematerialisation_changes_no_gradient(weights):
+def test_rematerialisation_and_writing_out_change_no_gradient(weights):
     config, curves = block_of_curves(
         weights, parts=("attention", "mlp"), order="sequential", integrator="euler"
     )
@@ -153,6 +153,6 @@ def test_rematerialisation_changes_no_gradient(weights):
     grad = jax.jit(jax.grad(loss, allow_int=True), static_argnums=1)
     arrays = lambda tree: [a for a in jax.tree.leaves(tree) if a.dtype == jnp.float32]  # noqa: E731
     kept = arrays(grad(curves, "none"))
-    for remat in ("dots", "full"):
+    for remat in ("auto", "dots", "full"):
         error = difference(arrays(grad(curves, remat)), kept)
         assert error < 2e-5, f"{remat}: {error}"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from qkvflow.nn import MLP, Embedding, Linear, Norm
-from qkvflow.nn.linear import dropout
+from qkvflow.nn.linear import dropout, rows_by_product, rows_of
 from tests.support import difference, randomised, small_config
 
 Batch, Position, Embed = hax.make_axes(batch=2, position=3, embed=16)
@@ -96,3 +96,27 @@ def test_dropout_zeroes_the_rate_and_keeps_the_mean():
     assert abs(float(dropped.mean()) - 1.0) < 0.02
     assert dropout(x, 0.3, None) is x
     assert dropout(x, 0.0, jax.random.key(0)) is x
+
+
+def test_the_gradient_of_a_small_table_as_a_product_is_the_sum_of_rows():
+    table = jax.random.normal(jax.random.key(0), (7, 5))
+    ids = jnp.array([[0, 3, 3], [6, 0, 3]])
+    seeds = jax.random.normal(jax.random.key(1), (2, 3, 5))
+    loss = lambda rows: lambda table: jnp.sum(jnp.tanh(rows(table, ids)) * seeds)  # noqa: E731
+    assert np.array_equal(rows_of(table, ids), rows_by_product(table, ids))
+    by_rows, by_product = (jax.grad(loss(rows))(table) for rows in (rows_of, rows_by_product))
+    assert difference(by_rows, by_product) < 1e-6
+    forward = [jax.jvp(loss(rows), (table,), (table,)) for rows in (rows_of, rows_by_product)]
+    assert difference(*forward) < 1e-5
+    several = jnp.stack([table, 2 * table])
+    both = [jax.vmap(jax.grad(loss(rows)))(several) for rows in (rows_of, rows_by_product)]
+    assert difference(*both) < 1e-6
+
+
+@pytest.mark.parametrize("rows", [4, 2000])
+def test_an_index_outside_a_table_is_not_a_number_and_leaves_the_other_rows_alone(rows):
+    Index, Embed = hax.make_axes(index=rows, embed=3)
+    table = Embedding.init(Index, Embed, key=jax.random.key(0), scale=1.0)
+    found = np.asarray(table(jnp.array([0, -1, rows, rows - 1])))
+    assert np.array_equal(np.isnan(found).any(axis=1), [False, True, True, False])
+    assert np.array_equal(found[[0, 3]], np.asarray(table.weight.array)[[0, rows - 1]])

@@ -125,6 +125,12 @@ def test_a_multiplier_is_a_learning_rate_of_its_own():
 def test_clipping_bounds_the_norm_of_all_gradients_together():
     config = OptimizerConfig(name="sgd", learning_rate=1.0, warmup=0, weight_decay=0, clip=0.01)
     assert float(optax.tree.norm(updates(config, GRADIENTS, ARRAYS))) == pytest.approx(0.01, rel=1e-5)
+    for clip in (0.01, 0.2, 10.0):
+        config = OptimizerConfig(name="sgd", learning_rate=1.0, warmup=0, weight_decay=0, clip=clip)
+        of_optax = optax.clip_by_global_norm(clip)
+        expected, _ = of_optax.update(GRADIENTS, of_optax.init(ARRAYS))
+        for path, found in updates(config, GRADIENTS, ARRAYS).items():
+            np.testing.assert_allclose(found, -expected[path], rtol=1e-6)
     free = OptimizerConfig(name="sgd", learning_rate=1.0, warmup=0, weight_decay=0, clip=0)
     np.testing.assert_allclose(updates(free, GRADIENTS, ARRAYS)["a"], -GRADIENTS["a"], rtol=1e-6)
 
