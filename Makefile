@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install compare example test lint clean
+.PHONY: help install compare bench example test lint clean
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -19,6 +19,9 @@ $(VENV)/installed: requirements.txt pyproject.toml
 
 compare: install ## Train every named model for a few steps and show what differs
 	$(BIN)/qkvflow compare
+
+bench: install ## Measure speed: every promise, and how time grows (about an hour)
+	$(BIN)/qkvflow bench
 
 example: install ## Run the documented API from end to end
 	$(BIN)/python example_usage.py

@@ -68,14 +68,15 @@ def _continue(
     """New tokens [batch, count]: the prompt in one pass, then a scan with one token a step."""
     batch, length = prompt.shape
     choose = partial(choose_token, temperature=temperature, top_k=top_k, top_p=top_p)
-    logits, caches = model.extend(prompt, model.empty_caches(batch, length + count - 1), 0)
+    layers, caches = model.layers(), model.empty_caches(batch, length + count - 1)
+    logits, caches = model.extend(layers, prompt, caches, 0)
     keys = jax.random.split(key, count)
     first = choose(logits[:, -1], keys[0])
 
     def step(carry: tuple, inputs: tuple[Array, Array]) -> tuple[tuple, Array]:
         token, caches = carry
         offset, key = inputs
-        logits, caches = model.extend(token[:, None], caches, offset)
+        logits, caches = model.extend(layers, token[:, None], caches, offset)
         token = choose(logits[:, -1], key)
         return (token, caches), token
 

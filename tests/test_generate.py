@@ -17,11 +17,11 @@ COUNT = 12
 def logits_one_by_one(model, ids):
     """Logits of every position from caches: a prompt of three, then single tokens."""
     extend = eqx.filter_jit(type(model).extend)
-    caches = model.empty_caches(ids.shape[0], ids.shape[1])
-    logits, caches = extend(model, ids[:, :3], caches, jnp.asarray(0))
+    layers, caches = model.layers(), model.empty_caches(ids.shape[0], ids.shape[1])
+    logits, caches = extend(model, layers, ids[:, :3], caches, jnp.asarray(0))
     pieces = [logits]
     for i in range(3, ids.shape[1]):
-        logits, caches = extend(model, ids[:, i : i + 1], caches, jnp.asarray(i))
+        logits, caches = extend(model, layers, ids[:, i : i + 1], caches, jnp.asarray(i))
         pieces.append(logits)
     return jnp.concatenate(pieces, axis=1)
 

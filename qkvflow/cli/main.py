@@ -14,9 +14,10 @@ COMMANDS = {
     "train": "Train a model on any text; started again, it goes on where it stopped.",
     "evaluate": "The loss of a trained model on a whole split of a text.",
     "generate": "Continue a text with a trained model, at any depth.",
+    "bench": "Measure how fast this machine trains and generates, against what you would use instead.",
     "export": "Write a trained model, at its own depth or another, to a directory of its own.",
 }
-LONG = ("train",)
+LONG = ("train", "bench")
 """Commands that repeat one large computation."""
 
 

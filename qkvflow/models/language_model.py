@@ -13,7 +13,7 @@ from jax import Array
 from qkvflow.config import ConfigError, Gpt2Config
 from qkvflow.models.checks import check_complete, check_ids, check_targets, checked_time
 from qkvflow.models.presets import Preset
-from qkvflow.nn.dynamic import TABLEAUS, Block, Steps, Tableau, integrate
+from qkvflow.nn.dynamic import TABLEAUS, Block, Steps, Tableau, integrate, pass_layer
 from qkvflow.nn.families import FAMILIES
 from qkvflow.nn.linear import Embedding, Linear, dropout
 from qkvflow.nn.norm import Norm
@@ -142,25 +142,31 @@ class LanguageModel(eqx.Module):
         """The grid over depth of a fixed-step model."""
         return Steps.of(self.tableau, self.config.num_layers, t)
 
-    def extend(self, ids: Array, caches: Any, offset: Array | int) -> tuple[Array, Any]:
-        """Logits of new ids [batch, position] that follow the `offset` positions in the caches."""
-        x, caches = integrate(
-            self.transformer.blocks,
-            self.embed(ids, offset),
-            self.tableau,
-            self.steps(),
-            caches=caches,
-            offset=offset,
-        )
-        return self.head(x), caches
+    def layers(self) -> list[list[Block]]:
+        """The block of every layer and stage: what all tokens of a text have in common."""
+        return [[resolve(self.transformer.blocks, t) for t in times] for times in self.steps().times]
 
-    def empty_caches(self, batch: int, length: int) -> Any:
+    def extend(
+        self, layers: list[list[Block]], ids: Array, caches: list[list[Any]], offset: Array | int
+    ) -> tuple[Array, list[list[Any]]]:
+        """Logits of new ids [batch, position] that follow the `offset` positions in the caches.
+
+        Layers are written out and every cache is an array of its own, so that a loop over tokens
+        changes it in place.
+        """
+        x = self.embed(ids, offset)
+        left = []
+        for blocks, size, cache in zip(layers, self.steps().sizes, caches):
+            x, cache = pass_layer(blocks, x, self.tableau, size, caches=cache, offset=offset)
+            left.append(cache)
+        return self.head(x), left
+
+    def empty_caches(self, batch: int, length: int) -> list[list[Any]]:
         """Caches for `length` positions, one for each layer and stage of the integrator."""
         block = resolve(self.transformer.blocks, 1.0)
-        one = block.empty_cache(batch, length, jnp.dtype(self.config.compute_dtype))
+        dtype = jnp.dtype(self.config.compute_dtype)
         layers, stages = self.steps().times.shape
-        stacked = jax.tree.map(lambda a: jnp.broadcast_to(a[None], (layers, *a.shape)), one)
-        return (stacked,) * stages
+        return [[block.empty_cache(batch, length, dtype) for _ in range(stages)] for _ in range(layers)]
 
 
 @final
@@ -200,7 +206,7 @@ def final_state(model: LanguageModel, ids: Array, t: Time | None, key: Array | N
         model.steps(t),
         remat=config.remat,
         key=k_blocks,
-    )[0]
+    )
 
 
 @eqx.filter_jit

@@ -7,6 +7,7 @@ sits at t_i = (i + 1) / L and covers (t_i - h, t_i] with h = 1 / L: a field that
 layer is evaluated at t_i, the end of the layer's interval.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -156,44 +157,54 @@ def integrate(
     steps: Steps,
     *,
     remat: Literal["auto", "none", "dots", "full"] = "auto",
-    caches: Any = None,
-    offset: Array | int = 0,
     key: Array | None = None,
-) -> tuple[NamedArray, Any]:
+) -> NamedArray:
     """Follow a block of curves over depth with fixed steps.
 
     This is one scan, so that compiling takes no longer for a deep model; but a short one is written
     out, which spares it the copies of weights and activations in and out of stacked arrays (about a
     tenth of a training step on two cores) and any recomputation, where remat is "auto".
-
-    Caches, where given, are a tuple over the stages of a layer, each with a leading axis of layers, and
-    come back like that.
     """
     stages = range(len(tableau.c))
     weights, structure = jax.tree.flatten(curves, is_leaf=is_weight)
     early = [[weight.before_loop(steps.times[:, j]) for weight in weights] for j in stages]
     keys = None if key is None else jax.random.split(key, steps.sizes.shape[0])
 
-    def layer(x: NamedArray, inputs: Any) -> tuple[NamedArray, Any]:
-        early, size, cache, key = inputs
-        early = _without_layer_axis(early)
-        slopes: list[NamedArray] = []
-        left = []
-        for j in stages:
-            parts = [weight.inside_loop(e) for weight, e in zip(weights, early[j])]
-            block = jax.tree.unflatten(structure, parts)
-            stage_key = None if key is None else jax.random.fold_in(key, j)
-            at = _advance(x, size, tableau.a[j], slopes)
-            slope, kept = block(at, cache=cache and cache[j], offset=offset, key=stage_key)
-            slopes.append(slope)
-            left.append(kept)
-        return _advance(x, size, tableau.b, slopes), cache and tuple(left)
+    def layer(x: NamedArray, inputs: Any) -> tuple[NamedArray, None]:
+        early, size, key = inputs
+        blocks = [
+            jax.tree.unflatten(structure, [w.inside_loop(e) for w, e in zip(weights, stage)])
+            for stage in _without_layer_axis(early)
+        ]
+        return pass_layer(blocks, x, tableau, size, key=key)[0], None
 
     written_out = remat == "auto" and _is_small(len(weights) * steps.times.size, steps, x)
     if remat != "none" and not written_out:
         layer = jax.checkpoint(layer, policy=FULL if remat == "full" else DOTS, prevent_cse=False)
-    inputs = (early, jnp.asarray(steps.sizes), caches, keys)
-    return lax.scan(layer, x, inputs, unroll=steps.sizes.size if written_out else 1)
+    inputs = (early, jnp.asarray(steps.sizes), keys)
+    return lax.scan(layer, x, inputs, unroll=steps.sizes.size if written_out else 1)[0]
+
+
+def pass_layer(
+    blocks: Sequence[Block],
+    x: NamedArray,
+    tableau: Tableau,
+    size: Array | np.ndarray,
+    *,
+    caches: Sequence[Any] | None = None,
+    offset: Array | int = 0,
+    key: Array | None = None,
+) -> tuple[NamedArray, list[Any]]:
+    """One layer, from its blocks, one for each stage; with caches, one for each stage, too."""
+    slopes: list[NamedArray] = []
+    left = []
+    for j, block in enumerate(blocks):
+        at = _advance(x, size, tableau.a[j], slopes)
+        stage_key = None if key is None else jax.random.fold_in(key, j)
+        slope, cache = block(at, cache=caches and caches[j], offset=offset, key=stage_key)
+        slopes.append(slope)
+        left.append(cache)
+    return _advance(x, size, tableau.b, slopes), left
 
 
 def _is_small(values: int, steps: Steps, x: NamedArray) -> bool:
@@ -213,7 +224,7 @@ def _without_layer_axis(stacked: Any) -> Any:
 
 
 def _advance(
-    x: NamedArray, size: Array, weights: tuple[float, ...], slopes: list[NamedArray]
+    x: NamedArray, size: Array | np.ndarray, weights: tuple[float, ...], slopes: list[NamedArray]
 ) -> NamedArray:
     """x + h sum_j weight_j slope_j, summed in float32: a step in bfloat16 would be up to 0.4% off."""
     total = x.array.astype(size.dtype)

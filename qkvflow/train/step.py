@@ -79,7 +79,7 @@ class Learner:
     def step(self, state: State, seed: Array, inputs: Array, targets: Array) -> tuple[State, Report]:
         """Learn from ids [batch, position] and the ids that follow them."""
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _DROPOUT), state.step)
-        loss, gradients = self._gradients(state.parameters, key, inputs, targets)
+        loss, gradients = self.gradients(state.parameters, key, inputs, targets)
         norm = optax.tree.norm(gradients)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         failures = jnp.where(finite, 0, state.failures + 1).astype(jnp.int32)
@@ -96,7 +96,7 @@ class Learner:
         report = Report(loss, norm, rate, skipped, failures)
         return State(parameters, optimizer, state.step + 1, skipped, failures), report
 
-    def _gradients(
+    def gradients(
         self, parameters: Arrays, key: Array, inputs: Array, targets: Array
     ) -> tuple[Array, Arrays]:
         """Mean loss and its gradient, the batch in `accumulate` parts one after the other."""

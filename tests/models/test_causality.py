@@ -23,7 +23,7 @@ def logits_of_embeddings(model):
     def logits(x):
         named = hax.named(x, ("batch", "position", "embed"))
         tableau = TABLEAUS[model.config.integrator]
-        return model.head(integrate(model.transformer.blocks, named, tableau, model.steps())[0])
+        return model.head(integrate(model.transformer.blocks, named, tableau, model.steps()))
 
     return logits
 

@@ -56,7 +56,7 @@ def test_a_residual_step_adds_the_field_and_an_euler_step_a_share_of_it():
         for t in (1 / 3, 2 / 3, 1.0):
             expected = expected + step * resolve(curves, np.float32(t))(expected)[0]
         tableau = TABLEAUS[name]
-        got, _ = integrate(curves, x, tableau, Steps.of(tableau, 3))
+        got = integrate(curves, x, tableau, Steps.of(tableau, 3))
         assert difference(got.array, expected.array) < 1e-5, name
 
 
@@ -75,7 +75,7 @@ def test_a_linear_field_is_followed_as_the_method_s_stability_function_says(name
     steps = 5
     z = -0.7 / steps
     growth = sum(z**k / np.prod(np.arange(1.0, k + 1)) for k in range(order + 1))
-    got, _ = integrate(curves, x, TABLEAUS[name], Steps.of(TABLEAUS[name], steps))
+    got = integrate(curves, x, TABLEAUS[name], Steps.of(TABLEAUS[name], steps))
     assert abs(float(got.array[0, 0, 0]) - growth**steps) < 1e-6
 
 
@@ -103,7 +103,7 @@ def test_observed_order_of_convergence_on_a_real_block(parts):
     def solve(name, depth):
         tableau = TABLEAUS[name]
         steps = padded_steps(tableau, depth)
-        return np.asarray(jax.jit(integrate, static_argnums=2)(curves, x, tableau, steps)[0].array)
+        return np.asarray(jax.jit(integrate, static_argnums=2)(curves, x, tableau, steps).array)
 
     exact = solve("rk4", FINE)
     # Depths at which the error is above float32 rounding, which is all that is left of it later.
@@ -147,7 +147,7 @@ def test_rematerialisation_and_writing_out_change_no_gradient(weights):
 
     def loss(curves, remat):
         tableau = TABLEAUS["euler"]
-        y, _ = integrate(curves, x, tableau, Steps.of(tableau, 2), remat=remat)
+        y = integrate(curves, x, tableau, Steps.of(tableau, 2), remat=remat)
         return jnp.sum(jnp.sin(y.array))
 
     grad = jax.jit(jax.grad(loss, allow_int=True), static_argnums=1)

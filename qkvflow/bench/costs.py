@@ -1,0 +1,64 @@
+"""What is paid once: starting, compiling, memory."""
+
+import subprocess
+import sys
+import time
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from qkvflow.bench.contest import Contestant, Entry
+from qkvflow.bench.ours import Shape
+from qkvflow.models import MODELS, build_model, training_memory
+
+HEAVY = ("matplotlib", "diffrax", "orbax", "tokenizers", "jax")
+
+
+def startup(runs: int) -> dict[str, Any]:
+    """Seconds until `qkvflow --help` has answered; the slow libraries that `import qkvflow` loads."""
+    seconds = []
+    for _ in range(runs):
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "qkvflow", "--help"], check=True, capture_output=True)
+        seconds.append(time.perf_counter() - begin)
+    code = f"import sys, qkvflow; print(*[m for m in {HEAVY} if m in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return {"help_seconds": float(np.median(seconds)), "imports": loaded.stdout.split()}
+
+
+def compile_seconds(name: str, layers: int) -> float:
+    """Of a training step as `qkvflow train` compiles it, width 256, 8 x 128 tokens."""
+    shape = Shape(256, 4, layers, 128, 8)
+    contestant = Contestant(Entry("qkvflow.bench.ours:training_step", (name, shape, {})))
+    contestant.close()
+    return contestant.facts["compile_seconds"]
+
+
+def memory(name: str, layers: int, remat: str) -> dict[str, float]:
+    """Megabytes of parameters and of the work of a step, width 256, 8 x 128 tokens, as XLA plans them.
+
+    `streams` is the work in residual streams: batch * length * width numbers.
+    """
+    shape = Shape(256, 4, layers, 128, 8)
+    config = shape.config(remat=remat, max_position_embeddings=shape.length)
+    model = eqx.filter_eval_shape(build_model, name, config, key=jax.random.key(0))
+    plan = training_memory(model, shape.batch, shape.length)
+    stream = 4 * shape.batch * shape.length * shape.hidden
+    return {
+        "parameters_mb": plan.parameters / 1e6,
+        "working_mb": plan.working / 1e6,
+        "streams": plan.working / stream,
+    }
+
+
+def memory_table(depths: tuple[int, ...]) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+    """Memory by model, rematerialisation and depth."""
+    return {
+        name: {
+            remat: {str(depth): memory(name, depth, remat) for depth in depths}
+            for remat in ("auto", "full")
+        }
+        for name in MODELS
+    }

@@ -1,0 +1,117 @@
+"""Measure how fast this machine trains and generates, against what you would use instead.
+
+Contestants run in processes of their own that take turns, so that what disturbs the machine disturbs
+all of them; leave it alone meanwhile. Ratios can be compared, milliseconds cannot. With torch and
+transformers (pip install "qkvflow[peers]") their programs take part. All of it takes about an hour on
+two cores; --only measures a part, and what was measured before stays in the file.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from qkvflow.bench import costs, growth, lines, show
+from qkvflow.config import ConfigError, nearest
+from qkvflow.models import MODELS
+
+ONCE = "once"
+"""What is paid once: starting, compiling, memory."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `qkvflow bench`."""
+
+    only: tuple[str, ...] = ()
+    """Contests to hold, such as step-small generate-1, the axes layers length hidden batch, or once."""
+    rounds: int = 11
+    """Turns of every contestant."""
+    out: Path = Path("results")
+    """Directory for bench.json, bench.png and growth.png."""
+
+
+def _chosen(only: tuple[str, ...]) -> tuple[list[lines.Contest], list[str], bool]:
+    contests = {contest.key: contest for contest in lines.contests()}
+    known = [*contests, *growth.AXES, ONCE]
+    unknown = [name for name in only if name not in known]
+    if unknown:
+        problems = [f"there is no {name!r}. {nearest(name, known)}" for name in unknown]
+        raise ConfigError("This cannot be measured:", problems)
+    wanted = only or tuple(known)
+    held = [contest for key, contest in contests.items() if key in wanted]
+    return held, [axis for axis in growth.AXES if axis in wanted], ONCE in wanted
+
+
+def run(options: Options) -> None:
+    """Measure, show, and write after every contest."""
+    console = Console()
+    if options.rounds < 1:
+        raise ConfigError("This cannot be measured:", [f"rounds is {options.rounds}; at least 1."])
+    contests, axes, once = _chosen(options.only)
+    if not lines.peers_are_installed():
+        console.print('torch or transformers is missing: no peers. pip install "qkvflow[peers]"')
+    options.out.mkdir(parents=True, exist_ok=True)
+    records = _read(options.out / "bench.json")
+    with _progress(console) as progress:
+        for contest in contests:
+            task = progress.add_task(contest.title, total=options.rounds)
+            outcome = lines.measure(contest, options.rounds, partial(progress.advance, task))
+            records["contests"][contest.key] = record = show.contest_record(outcome)
+            console.print(show.contest_table(record))
+            _write(records, options.out)
+        for axis in axes:
+            task = progress.add_task(f"Growth with {axis}", total=3 * len(growth.AXES[axis]))
+            found = growth.grow(axis, 3, partial(progress.advance, task))
+            records["growth"][axis] = {g.name: show.growth_record(g) for g in found}
+            _write(records, options.out)
+        if once:
+            records["once"] = _measure_once(progress)
+            console.print(show.once_table(records["once"]))
+            _write(records, options.out)
+    if records["growth"]:
+        console.print(show.growth_table(records["growth"]))
+    console.print(f"Written: {options.out / 'bench.json'} and the figures beside it.")
+
+
+def _measure_once(progress: Progress) -> dict[str, Any]:
+    depths = (6, 48)
+    task = progress.add_task("Starting and compiling", total=1 + len(depths) * len(MODELS))
+    found: dict[str, Any] = costs.startup(runs=7)
+    progress.advance(task)
+    found["compile_seconds"] = {}
+    for name in MODELS:
+        found["compile_seconds"][name] = {}
+        for depth in depths:
+            found["compile_seconds"][name][str(depth)] = costs.compile_seconds(name, depth)
+            progress.advance(task)
+    found["memory"] = costs.memory_table((6, 12, 48))
+    return found
+
+
+def _progress(console: Console) -> Progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    return Progress(*columns, console=console)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    empty: dict[str, Any] = {"contests": {}, "growth": {}}
+    return json.loads(path.read_text()) if path.is_file() else empty
+
+
+def _write(records: dict[str, Any], out: Path) -> None:
+    records["machine"] = show.machine()
+    (out / "bench.json").write_text(json.dumps(records, indent=1) + "\n")
+    if records["contests"]:
+        show.draw(records, out / "bench.png")
+    if records["growth"]:
+        show.draw_growth(records["growth"], out / "growth.png")
