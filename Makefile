@@ -20,7 +20,7 @@ $(VENV)/installed: requirements.txt pyproject.toml
 compare: install ## Train every named model for a few steps and show what differs
 	$(BIN)/qkvflow compare
 
-bench: install ## Measure speed: every promise, and how time grows (about an hour)
+bench: install ## Measure speed: every promise, and how time grows (takes long)
 	$(BIN)/qkvflow bench
 
 example: install ## Run the documented API from end to end

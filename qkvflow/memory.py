@@ -2,7 +2,7 @@
 
 XLA asks for the memory of a program's intermediate results before every call and gives it back after
 it. For more than a few megabytes the C library passes both on to the operating system, which then has
-to supply and clear every page of it again: up to a fifth of a training step on two cores.
+to supply and clear every page of it again (tests/test_memory.py counts them).
 """
 
 import ctypes

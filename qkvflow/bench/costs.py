@@ -31,7 +31,7 @@ def startup(runs: int) -> dict[str, Any]:
 def compile_seconds(name: str, layers: int) -> float:
     """Of a training step as `qkvflow train` compiles it, width 256, 8 x 128 tokens."""
     shape = Shape(256, 4, layers, 128, 8)
-    contestant = Contestant(Entry("qkvflow.bench.ours:training_step", (name, shape, {})))
+    contestant = Contestant(Entry("qkvflow.bench.ours:training_step", (name, shape)))
     contestant.close()
     return contestant.facts["compile_seconds"]
 

@@ -46,7 +46,7 @@ def grow(axis: str, rounds: int, advance: Callable[[], None]) -> list[Growth]:
     seconds: dict[str, list[float]] = {name: [] for name in NAMES}
     for value in AXES[axis]:
         shape = shape_at(axis, value)
-        entries = {name: Entry("qkvflow.bench.ours:training_step", (name, shape, {})) for name in NAMES}
+        entries = {name: Entry("qkvflow.bench.ours:training_step", (name, shape)) for name in NAMES}
         competition = compete(entries, rounds, advance)
         for name in NAMES:
             seconds[name].append(competition.times[name].median)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
 
 from qkvflow.bench.contest import Competition, Entry, compete
 from qkvflow.bench.ours import Shape
@@ -65,12 +64,12 @@ class Outcome:
         return _peak(self.competition)
 
 
-def _step(name: str, shape: Shape, seeds: int = 1, **fields: Any) -> Entry:
-    return Entry(f"{OURS}:training_step", (name, shape, fields, seeds))
+def _step(name: str, shape: Shape, seeds: int = 1) -> Entry:
+    return Entry(f"{OURS}:training_step", (name, shape, seeds))
 
 
 def _gradients(name: str, shape: Shape) -> Entry:
-    return Entry(f"{OURS}:gradients", (name, shape, {}))
+    return Entry(f"{OURS}:gradients", (name, shape))
 
 
 def _product() -> Entry:

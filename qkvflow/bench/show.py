@@ -1,5 +1,6 @@
 """What was measured, as tables, JSON and figures."""
 
+import dataclasses
 import os
 import platform
 from pathlib import Path
@@ -29,19 +30,7 @@ def machine() -> Record:
 
 def contest_record(outcome: Outcome) -> Record:
     """A contest as plain values: findings, and the seconds of every round."""
-    findings = [
-        {
-            "name": f.name,
-            "against": f.against,
-            "ratio": f.ratio,
-            "quartiles": list(f.quartiles),
-            "at_most": f.at_most,
-            "holds": f.holds,
-            "milliseconds": f.milliseconds,
-            "share_of_peak": f.share_of_peak,
-        }
-        for f in outcome.findings
-    ]
+    findings = [{**dataclasses.asdict(f), "holds": f.holds} for f in outcome.findings]
     competition = outcome.competition
     return {
         "title": outcome.contest.title,
@@ -128,7 +117,7 @@ def once_table(record: Record) -> Table:
 
 
 def draw(records: Record, path: Path) -> None:
-    """Ratios of all contests with their bounds, and the growth where it was measured."""
+    """Ratios of all contests with their bounds."""
     import matplotlib.pyplot as plt
 
     rows = [
@@ -157,9 +146,9 @@ def draw_growth(records: dict[str, dict[str, Record]], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, panels = plt.subplots(
-        1, len(records), figsize=(3.2 * len(records), 3.4), layout="constrained"
+        1, len(records), figsize=(3.2 * len(records), 3.4), layout="constrained", squeeze=False
     )
-    for panel, (axis, by_name) in zip(panels, records.items()):
+    for panel, (axis, by_name) in zip(panels[0], records.items()):
         for marker, (name, record) in zip("os^", by_name.items()):
             label = f"{name}, p = {record['exponent']:.2f}"
             milliseconds = [1e3 * seconds for seconds in record["seconds"]]

@@ -2,8 +2,8 @@
 
 Contestants run in processes of their own that take turns, so that what disturbs the machine disturbs
 all of them; leave it alone meanwhile. Ratios can be compared, milliseconds cannot. With torch and
-transformers (pip install "qkvflow[peers]") their programs take part. All of it takes about an hour on
-two cores; --only measures a part, and what was measured before stays in the file.
+transformers (pip install "qkvflow[peers]") their programs take part. All of it takes long on two
+cores; --only measures a part, and what was measured before stays in the file.
 """
 
 import json
@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from qkvflow.bench import costs, growth, lines, show
 from qkvflow.config import ConfigError, nearest
+from qkvflow.files import FileError
 from qkvflow.models import MODELS
 
 ONCE = "once"
@@ -105,7 +106,12 @@ def _progress(console: Console) -> Progress:
 
 def _read(path: Path) -> dict[str, Any]:
     empty: dict[str, Any] = {"contests": {}, "growth": {}}
-    return json.loads(path.read_text()) if path.is_file() else empty
+    try:
+        return json.loads(path.read_text()) if path.is_file() else empty
+    except ValueError as error:
+        raise FileError(
+            f"{path} is not JSON: {error}. Move it away, or choose another --out."
+        ) from error
 
 
 def _write(records: dict[str, Any], out: Path) -> None:

@@ -162,8 +162,8 @@ def integrate(
     """Follow a block of curves over depth with fixed steps.
 
     This is one scan, so that compiling takes no longer for a deep model; but a short one is written
-    out, which spares it the copies of weights and activations in and out of stacked arrays (about a
-    tenth of a training step on two cores) and any recomputation, where remat is "auto".
+    out, which spares it the copies of weights and activations in and out of stacked arrays and any
+    recomputation, where remat is "auto".
     """
     stages = range(len(tableau.c))
     weights, structure = jax.tree.flatten(curves, is_leaf=is_weight)

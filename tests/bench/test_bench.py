@@ -99,7 +99,8 @@ def test_records_are_json_and_tables_and_figures_show_them(tmp_path):
     assert show.growth_table(grown).row_count == len(AXES)
     show.draw({"contests": {"a": record}}, tmp_path / "bench.png")
     show.draw_growth(grown, tmp_path / "growth.png")
-    for name in ("bench.png", "growth.png"):
+    show.draw_growth({"batch": grown["batch"]}, tmp_path / "one.png")
+    for name in ("bench.png", "growth.png", "one.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
@@ -113,6 +114,13 @@ def test_the_command_measures_what_is_asked_and_keeps_what_was_measured(tmp_path
     assert finding["name"] == "last 64 tokens" and finding["at_most"] == 1.05
     assert "last 64 tokens" in capsys.readouterr().out
     assert (tmp_path / "bench.png").is_file()
+
+
+def test_a_file_that_is_no_json_is_named_and_left_alone(tmp_path, capsys):
+    (tmp_path / "bench.json").write_text("{")
+    assert main(["bench", "--only", "flat", "--rounds", "1", "--out", str(tmp_path)]) == 2
+    assert "is not JSON" in capsys.readouterr().err
+    assert (tmp_path / "bench.json").read_text() == "{"
 
 
 @pytest.mark.parametrize(
