@@ -20,6 +20,8 @@ TURN = 0.3
 """Seconds that a turn takes at least."""
 REST = 0.02
 """Seconds between turns, in which threads go to sleep."""
+PATIENCE = 10.0
+"""Seconds that a process has to end by itself."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,9 @@ class Contestant:
         return self._answer() / calls
 
     def close(self) -> None:
-        """End the process."""
+        """End the process: let it finish by itself, but not for long."""
+        self._pipe.close()
+        self._process.join(PATIENCE)
         self._process.terminate()
         self._process.join()
 

@@ -142,7 +142,7 @@ def _scans() -> Contest:
     for size in sizes:
         arguments = ("chunks", size, 1, 1024, 8)
         entries[f"chunks of {size}"] = Entry(f"{OURS}:state_space_scan", arguments)
-    claims = [Claim(f"chunks of {size}", ("loop",), 1 / 3 if size == 64 else None) for size in sizes]
+    claims = [Claim(f"chunks of {size}", ("loop",), 1 / 3 if size == 128 else None) for size in sizes]
     return Contest("scan", "Scan of 1024 positions, forward and backward", entries, tuple(claims))
 
 

@@ -153,7 +153,7 @@ def state_space_scan(route: str, chunk: int, batch: int, length: int, heads: int
     x = jax.random.normal(keys[0], (batch, length, heads, 64))
     delta = jax.nn.softplus(jax.random.normal(keys[1], (batch, length, heads)) - 4)
     B, C = (jax.random.normal(k, (batch, length, 64)) for k in keys[2:])
-    A, state = -jnp.linspace(1.0, 16.0, heads), jnp.zeros((batch, heads, 64, 64))
+    A, state = -jnp.linspace(1.0, 16.0, heads), jnp.zeros((batch, 64, heads, 64))
 
     def loss(x: Any, delta: Any, A: Any, B: Any, C: Any) -> Any:
         if route == "loop":

@@ -99,7 +99,7 @@ class Gpt2Config:
     """Channels that share one decay rate and one step size delta."""
     ssm_conv_width: int = 4
     """Width of the short causal convolution."""
-    ssm_chunk_size: int = 64
+    ssm_chunk_size: int = 128
     """Positions that the chunked scan handles in one matrix product."""
     ssm_delta_min: float = 1e-3
     """Smallest step size delta at the start."""

@@ -138,17 +138,19 @@ def attention_to_all(
     key: Array | None = None,
 ) -> Array:
     """`causal_attention` in one piece: every query is multiplied with every key, then masked."""
-    new, seen, size = queries.shape[3], keys.shape[2], queries.shape[4]
-    scaled = queries * (1 / math.sqrt(size))
-    scores = jnp.einsum("bkgtd,bksd->bkgts", scaled, keys, preferred_element_type=jnp.float32)
-    visible = jnp.arange(seen)[None, :] <= jnp.arange(new)[:, None] + offset
-    scores += jnp.where(visible, 0.0, HIDDEN)[None, None, None]
+    (_, _, group, new, size), seen = queries.shape, keys.shape[2]
+    # Three axes, [B K, G T, D]: XLA's CPU backend is slow at sums where an axis has size one, as G has.
+    scaled = queries.reshape(-1, group * new, size) * (1 / math.sqrt(size))
+    keys, flat_values = keys.reshape(-1, seen, size), values.reshape(-1, seen, size)
+    scores = jnp.einsum("htd,hsd->hts", scaled, keys, preferred_element_type=jnp.float32)
+    visible = jnp.arange(seen)[None, :] <= jnp.tile(jnp.arange(new), group)[:, None] + offset
+    scores += jnp.where(visible, 0.0, HIDDEN)[None]
     # softmax, but for the division, which comes last, where there are fewer numbers to divide.
     weights = jnp.exp(scores - lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
     total = jnp.sum(weights, axis=-1, keepdims=True)
     kept = dropout(weights, pdrop, key).astype(values.dtype)
-    mixed = jnp.einsum("bkgts,bksd->bkgtd", kept, values, preferred_element_type=jnp.float32)
-    return (mixed / total).astype(values.dtype)
+    mixed = jnp.einsum("hts,hsd->htd", kept, flat_values, preferred_element_type=jnp.float32)
+    return (mixed / total).astype(values.dtype).reshape(queries.shape)
 
 
 def fused_attention(queries: Array, keys: Array, values: Array) -> Array:

@@ -30,8 +30,8 @@ from qkvflow.nn.weights import is_weight
 
 PARTS: dict[str, Any] = {"attention": Attention, "mlp": MLP, "ssm": SelectiveSSM}
 FULL, DOTS = None, jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-SHORT = 48
-"""Values of curves, over all evaluations of the block, up to which the loop is written out."""
+SHORT = 8
+"""Evaluations of the block up to which the loop over depth is written out."""
 ACTIVATIONS, FITS = 32, 2**31
 """What an evaluation keeps for the backward pass, in residual streams; and the bytes that fit."""
 
@@ -178,7 +178,7 @@ def integrate(
         ]
         return pass_layer(blocks, x, tableau, size, key=key)[0], None
 
-    written_out = remat == "auto" and _is_small(len(weights) * steps.times.size, steps, x)
+    written_out = remat == "auto" and _is_small(steps.times.size, x)
     if remat != "none" and not written_out:
         layer = jax.checkpoint(layer, policy=FULL if remat == "full" else DOTS, prevent_cse=False)
     inputs = (early, jnp.asarray(steps.sizes), keys)
@@ -207,9 +207,9 @@ def pass_layer(
     return _advance(x, size, tableau.b, slopes), left
 
 
-def _is_small(values: int, steps: Steps, x: NamedArray) -> bool:
+def _is_small(evaluations: int, x: NamedArray) -> bool:
     """Whether the loop is quick to compile written out, and what its backward pass needs fits."""
-    return values <= SHORT and ACTIVATIONS * steps.times.size * x.array.nbytes <= FITS
+    return evaluations <= SHORT and ACTIVATIONS * evaluations * x.array.nbytes <= FITS
 
 
 def _without_layer_axis(stacked: Any) -> Any:

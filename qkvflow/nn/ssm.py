@@ -24,6 +24,7 @@ from jax import Array
 from qkvflow.config import Gpt2Config
 from qkvflow.nn.linear import Linear
 from qkvflow.nn.norm import Norm
+from qkvflow.nn.silu import silu, silu_gate
 from qkvflow.nn.ssm_scan import causal_conv, inverse_softplus, scan_by_chunks, scan_step
 
 
@@ -82,7 +83,7 @@ class SelectiveSSM(eqx.Module):
         Width, Channels = self.conv.In[0], self.conv.Out[0]
         return SsmCache(
             past=jnp.zeros((batch, Width.size - 1, Channels.size), dtype),
-            state=jnp.zeros((batch, *self._heads, self.state_size), jnp.float32),
+            state=jnp.zeros((batch, self.state_size, *self._heads), jnp.float32),
         )
 
     def __call__(
@@ -105,7 +106,7 @@ class SelectiveSSM(eqx.Module):
         B, C = B.astype(jnp.float32), C.astype(jnp.float32)
         mixed, state = self._scan(values, delta, B, C, start.state)
         mixed += values * self.D.weight.array[None, None, :, None]
-        gated = mixed.reshape(batch, length, -1) * jax.nn.silu(self.z(x).array.astype(jnp.float32))
+        gated = silu_gate(mixed.reshape(batch, length, -1), self.z(x).array.astype(jnp.float32))
         normed = self.norm(hax.named(gated.astype(x.dtype), (*x.axes[:2], *self.z.Out)))
         return self.out(normed), None if cache is None else SsmCache(past, state)
 
@@ -114,7 +115,7 @@ class SelectiveSSM(eqx.Module):
         mixed, past = causal_conv(channels, kernel, past)
         if self.conv.bias is not None:
             mixed += self.conv.bias.array[None, None].astype(channels.dtype)
-        return jax.nn.silu(mixed), past
+        return silu(mixed), past
 
     def _scan(
         self, values: Array, delta: Array, B: Array, C: Array, state: Array

@@ -6,9 +6,9 @@ vectors B_t, C_t of N states (Gu & Dao 2023; Dao & Gu 2024, where A is one numbe
     h_t = exp(delta_t A) h_{t-1} + delta_t x_t B_t^T        h in R^{P x N}
     y_t = h_t C_t
 
-Axes of plain arrays: b batch, t position, h head, p channel, n state; c chunk, i and j positions
-of one chunk. `scan_by_loop` is the definition, `scan_by_chunks` the same as matrix products,
-`scan_step` one position of it.
+Axes of plain arrays: b batch, t position, h head, p channel, n state; g chunk of a batch row, i and j
+positions of one chunk. A state is kept as [b,n,h,p]. `scan_by_loop` is the definition,
+`scan_by_chunks` the same as matrix products, `scan_step` one position of it.
 """
 
 import jax.numpy as jnp
@@ -22,17 +22,17 @@ FORGOTTEN = -20.0
 def scan_step(
     state: Array, x: Array, delta: Array, A: Array, B: Array, C: Array
 ) -> tuple[Array, Array]:
-    """One position: state [b,h,p,n], x [b,h,p], delta [b,h], A [h], B and C [b,n] -> y, state."""
+    """One position: state [b,n,h,p], x [b,h,p], delta [b,h], A [h], B and C [b,n] -> y, state."""
     decay = jnp.exp(delta * A[None, :])
-    new = (delta[..., None] * x)[..., None] * B[:, None, None, :]
-    state = decay[..., None, None] * state + new
-    return jnp.einsum("bhpn,bn->bhp", state, C), state
+    new = (delta[..., None] * x)[:, None] * B[:, :, None, None]
+    state = decay[:, None, :, None] * state + new
+    return jnp.einsum("bnhp,bn->bhp", state, C), state
 
 
 def scan_by_loop(
     x: Array, delta: Array, A: Array, B: Array, C: Array, state: Array
 ) -> tuple[Array, Array]:
-    """The definition: x [b,t,h,p], delta [b,t,h], A [h], B and C [b,t,n], state [b,h,p,n].
+    """The definition: x [b,t,h,p], delta [b,t,h], A [h], B and C [b,t,n], state [b,n,h,p].
 
     Returns y [b,t,h,p] and the state after the last position.
     """
@@ -56,52 +56,60 @@ def scan_by_chunks(
     chunks only the state is passed on. Positions that fill up the last chunk have delta = 0, which
     neither changes the state nor forgets it.
     """
-    length = x.shape[1]
+    batch, length, heads, channels = x.shape
     size = min(chunk_size, length)
     chunks = -(-length // size)
 
     def split(a: Array) -> Array:
         padding = [(0, 0), (0, chunks * size - length)] + [(0, 0)] * (a.ndim - 2)
-        return jnp.pad(a, padding).reshape(a.shape[0], chunks, size, *a.shape[2:])
+        return jnp.pad(a, padding).reshape(batch * chunks, size, *a.shape[2:])
 
     x, delta, B, C = split(x), split(delta), split(B), split(C)
-    # decay_from[b,c,h,i]: log of what is left at i of the state that entered the chunk.
-    log_decay = jnp.maximum(delta * A[None, None, None, :], FORGOTTEN).transpose(0, 1, 3, 2)
-    decay_from = jnp.cumsum(log_decay, axis=-1)
-    weighted = (x * delta[..., None]).transpose(0, 1, 3, 2, 4)
-    inside = _inside_chunks(weighted, decay_from, B, C)
-    added = _chunk_states(weighted, decay_from, B)
-    entering, last = _pass_on(state, added, jnp.exp(decay_from[..., -1]))
-    carried = jnp.einsum("bcin,bchpn->bchip", C, entering) * jnp.exp(decay_from)[..., None]
-    y = (inside + carried).transpose(0, 1, 3, 2, 4)
-    return y.reshape(y.shape[0], chunks * size, *y.shape[3:])[:, :length], last
+    log_decay = jnp.maximum(delta * A[None, None, :], FORGOTTEN)
+    # since_start[g,i,h]: log of what is left at i of the state that entered the chunk.
+    until_i = jnp.tril(jnp.ones((size, size)))
+    since_start = jnp.einsum("ij,gjh->gih", until_i, log_decay, precision=lax.Precision.HIGHEST)
+    until_end = since_start[:, -1:] - since_start
+    inside = _inside_chunks(x * delta[..., None], since_start, B, C)
+    added = jnp.einsum("gjn,gjq->gnq", B, _rows(x * (delta * jnp.exp(until_end))[..., None]))
+    kept = jnp.exp(since_start[:, -1])
+    entering, last = _pass_on(
+        state,
+        added.reshape(batch, chunks, -1, heads, channels),
+        kept.reshape(batch, chunks, heads),
+    )
+    entering = entering.reshape(batch * chunks, -1, heads * channels)
+    carried = jnp.einsum("gin,gnq->giq", C, entering).reshape(x.shape)
+    y = inside + carried * jnp.exp(since_start)[..., None]
+    return y.reshape(batch, chunks * size, heads, channels)[:, :length], last
 
 
-def _inside_chunks(weighted: Array, decay_from: Array, B: Array, C: Array) -> Array:
-    """What positions of a chunk [b,c,h,i,p] receive from positions of the same chunk."""
-    size = decay_from.shape[-1]
-    past = jnp.tril(jnp.ones((size, size), bool))[None, None, None]
-    exponent = decay_from[..., :, None] - decay_from[..., None, :]
+def _rows(a: Array) -> Array:
+    """[g,i,h,p] with heads and channels as one axis."""
+    return a.reshape(*a.shape[:2], -1)
+
+
+def _inside_chunks(weighted: Array, since_start: Array, B: Array, C: Array) -> Array:
+    """What positions of a chunk [g,i,h,p] receive from positions of the same chunk."""
+    size = since_start.shape[1]
+    past = jnp.tril(jnp.ones((size, size), bool))[None, None]
+    by_head = since_start.transpose(0, 2, 1)
+    exponent = by_head[..., :, None] - by_head[..., None, :]
     # The future is masked before the exponential: it would overflow, and its gradient be NaN.
     decay = jnp.where(past, jnp.exp(jnp.where(past, exponent, 0.0)), 0.0)
-    scores = jnp.einsum("bcin,bcjn->bcij", C, B)[:, :, None]
-    return jnp.einsum("bchij,bchjp->bchip", scores * decay, weighted)
+    scores = jnp.einsum("gin,gjn->gij", C, B)[:, None]
+    mixed = jnp.einsum("ghij,ghjp->ghip", scores * decay, weighted.transpose(0, 2, 1, 3))
+    return mixed.transpose(0, 2, 1, 3)
 
 
-def _chunk_states(weighted: Array, decay_from: Array, B: Array) -> Array:
-    """The state [b,c,h,p,n] that each chunk adds by its end."""
-    until_end = jnp.exp(decay_from[..., -1:] - decay_from)
-    return jnp.einsum("bchjp,bcjn->bchpn", weighted * until_end[..., None], B)
-
-
-def _pass_on(state: Array, added: Array, decay: Array) -> tuple[Array, Array]:
-    """States [b,c,h,p,n] that enter the chunks, and the state that leaves the last one."""
+def _pass_on(state: Array, added: Array, kept: Array) -> tuple[Array, Array]:
+    """States [b,c,n,h,p] that enter the chunks c, and the state that leaves the last one."""
 
     def step(state: Array, chunk: tuple[Array, Array]) -> tuple[Array, Array]:
-        added, decay = chunk
-        return decay[..., None, None] * state + added, state
+        added, kept = chunk
+        return kept[:, None, :, None] * state + added, state
 
-    last, entering = lax.scan(step, state, (jnp.moveaxis(added, 1, 0), jnp.moveaxis(decay, 1, 0)))
+    last, entering = lax.scan(step, state, (jnp.moveaxis(added, 1, 0), jnp.moveaxis(kept, 1, 0)))
     return jnp.moveaxis(entering, 0, 1), last
 
 
@@ -119,5 +127,11 @@ def causal_conv(x: Array, kernel: Array, past: Array) -> tuple[Array, Array]:
     width = kernel.shape[0]
     length = x.shape[1]
     padded = jnp.concatenate([past, x], axis=1)
-    taps = (padded[:, k : k + length] * kernel[k][None, None] for k in range(width))
+    taps = (padded[:, k : k + length] * _on_tokens(kernel[k], x) for k in range(width))
     return sum(taps, jnp.zeros_like(x)), padded[:, length:]
+
+
+def _on_tokens(channels: Array, x: Array) -> Array:
+    """A vector over channels for every token of x [b,t,channel]; its gradient sums over one axis."""
+    tokens = x.shape[0] * x.shape[1]
+    return jnp.broadcast_to(channels[None], (tokens, channels.size)).reshape(x.shape)

@@ -164,18 +164,22 @@ class Gated(Weight):
 
     @staticmethod
     def _scaled(part: Linear, gates: list[Array]) -> Linear:
-        weight = part.weight.array
+        # As matrices: sums over arrays that have an axis of size one are slow (see `Norm`).
+        shape = part.weight.array.shape
+        weight = part.weight.array.reshape(*shape[: -len(part.In + part.Out)], size_of(part.In), -1)
         for gate in gates:
             weight *= gate
-        return eqx.tree_at(lambda m: m.weight, part, hax.named(weight, part.weight.axes))
+        named = hax.named(weight.reshape(shape), part.weight.axes)
+        return eqx.tree_at(lambda m: m.weight, part, named)
 
     def _gate(self, network: TimeNetwork, t: Time) -> Array:
-        """The gate of one network, with axes of size one where it does not act."""
+        """The gate of one network, [..., In, Out], of size one where it does not act."""
         gate = jax.nn.sigmoid(network.at(t)) * (2.0 if self.start == "identity" else 1.0)
-        acts_on = {axis.name for axis in network.out.Out}
-        axes = self.base.In + self.base.Out
-        shape = tuple(axis.size if axis.name in acts_on else 1 for axis in axes)
-        return gate.reshape(np.shape(t) + shape)
+        acts_on = network.out.Out
+        shape = (
+            size_of(side) if set(side) <= set(acts_on) else 1 for side in (self.base.In, self.base.Out)
+        )
+        return gate.reshape(*np.shape(t), *shape)
 
 
 class LowRank(Weight):
