@@ -42,7 +42,7 @@ def main():
     rows = []
     for batch, heads, length, size in SHAPES:
         keys = jax.random.split(jax.random.key(0), 3)
-        shapes = (batch, heads, 1, length, size), (batch, heads, length, size)
+        shapes = (batch * heads, 1, length, size), (batch * heads, length, size)
         qkv = [jax.random.normal(k, shapes[min(i, 1)]) for i, k in enumerate(keys)]
         times = medians(functions, qkv)
         ratio = times["written out"] / times["fused"]

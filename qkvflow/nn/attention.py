@@ -1,8 +1,8 @@
 """Causal multi-head attention with grouped queries, rotary positions and a cache.
 
-Axes of plain arrays: B batch, T new positions, S positions that can be seen, K heads of keys and
-values, G queries a key head, D head size. Query i sees keys j <= i and no other: the exponential of a
-masked score is exactly zero, so later tokens leave no trace.
+Axes of plain arrays: H heads of keys and values of all rows of a batch, G queries a key head, T new
+positions, S positions that can be seen, D head size. Query i sees keys j <= i and no other: the
+exponential of a masked score is exactly zero, so later tokens leave no trace.
 """
 
 import math
@@ -23,14 +23,14 @@ HIDDEN = float(jnp.finfo(jnp.float32).min) / 2
 
 
 class AttentionCache(eqx.Module):
-    """Keys and values [B, K, S, D] of the positions seen so far; the rest is zero."""
+    """Keys and values [H, S, D] of the positions seen so far; the rest is zero."""
 
     keys: Array
     values: Array
 
     def extended(self, keys: Array, values: Array, offset: Array) -> "AttentionCache":
-        """This cache with new keys and values [B, K, T, D] written from position `offset`."""
-        at = (0, 0, offset, 0)
+        """This cache with new keys and values [H, T, D] written from position `offset`."""
+        at = (0, offset, 0)
         return AttentionCache(
             lax.dynamic_update_slice(self.keys, keys, at),
             lax.dynamic_update_slice(self.values, values, at),
@@ -67,7 +67,7 @@ class Attention(eqx.Module):
     def empty_cache(self, batch: int, length: int, dtype: jnp.dtype) -> AttentionCache:
         """A cache for `length` positions."""
         KVHeads, _, HeadSize = self.qkv.Out
-        zeros = jnp.zeros((batch, KVHeads.size, length, HeadSize.size), dtype)
+        zeros = jnp.zeros((batch * KVHeads.size, length, HeadSize.size), dtype)
         return AttentionCache(zeros, zeros)
 
     def __call__(
@@ -81,7 +81,9 @@ class Attention(eqx.Module):
         """Map (batch, position, embed) to the same axes; `offset` is the first position's index."""
         # Heads go before positions once, here: every later product is then a plain batched one.
         heads_first = self.qkv(x).array.transpose(0, 2, 3, 1, 4)
-        queries, keys, values = heads_first[:, :, :-2], heads_first[:, :, -2], heads_first[:, :, -1]
+        batch, kv_heads = heads_first.shape[:2]
+        heads_first = heads_first.reshape(batch * kv_heads, *heads_first.shape[2:])
+        queries, keys, values = heads_first[:, :-2], heads_first[:, -2], heads_first[:, -1]
         if self.rotary_base is not None:
             angles = rotary_angles(x.array.shape[1], offset, keys.shape[-1], self.rotary_base)
             queries, keys = rotate(queries, angles), rotate(keys, angles)
@@ -90,7 +92,7 @@ class Attention(eqx.Module):
             keys, values = cache.keys, cache.values
         mixed = causal_attention(queries, keys, values, offset, pdrop=self.pdrop, key=key)
         Batch, Position = x.axes[:2]
-        mixed = mixed.transpose(0, 3, 1, 2, 4)
+        mixed = mixed.reshape(batch, kv_heads, *mixed.shape[1:]).transpose(0, 3, 1, 2, 4)
         return self.out(hax.named(mixed, (Batch, Position, *self.out.In))), cache
 
 
@@ -103,29 +105,29 @@ def causal_attention(
     pdrop: float = 0.0,
     key: Array | None = None,
 ) -> Array:
-    """Attention of queries [B, K, G, T, D] at positions offset ... offset + T - 1.
+    """Attention of queries [H, G, T, D] at positions offset ... offset + T - 1.
 
-    Keys and values are [B, K, S, D]. On CPU this is written out in blocks of queries, each of which is
+    Keys and values are [H, S, D]. On CPU this is written out in blocks of queries, each of which is
     multiplied only with the keys up to its end; that is faster there than
     `jax.nn.dot_product_attention` (results/attention.json). Elsewhere that function's fused kernels
     are used where they apply: no cache and no dropout.
     """
     plain = key is None or pdrop == 0.0
-    if plain and queries.shape[3] == keys.shape[2] and jax.default_backend() != "cpu":
+    if plain and queries.shape[2] == keys.shape[1] and jax.default_backend() != "cpu":
         return fused_attention(queries, keys, values)
-    length = queries.shape[3]
-    if length != keys.shape[2]:
+    length = queries.shape[2]
+    if length != keys.shape[1]:
         return attention_to_all(queries, keys, values, offset, pdrop=pdrop, key=key)
     blocks = min(max(length // SMALLEST_BLOCK, 1), MOST_BLOCKS)
     ends = [length * (i + 1) // blocks for i in range(blocks)]
     random = [None] * blocks if key is None else jax.random.split(key, blocks)
     mixed = [
         attention_to_all(
-            queries[:, :, :, start:end], keys[:, :, :end], values[:, :, :end], start, pdrop=pdrop, key=k
+            queries[:, :, start:end], keys[:, :end], values[:, :end], start, pdrop=pdrop, key=k
         )
         for start, end, k in zip([0, *ends], ends, random)
     ]
-    return jnp.concatenate(mixed, axis=3)
+    return jnp.concatenate(mixed, axis=2)
 
 
 def attention_to_all(
@@ -138,10 +140,9 @@ def attention_to_all(
     key: Array | None = None,
 ) -> Array:
     """`causal_attention` in one piece: every query is multiplied with every key, then masked."""
-    (_, _, group, new, size), seen = queries.shape, keys.shape[2]
-    # Three axes, [B K, G T, D]: XLA's CPU backend is slow at sums where an axis has size one, as G has.
-    scaled = queries.reshape(-1, group * new, size) * (1 / math.sqrt(size))
-    keys, flat_values = keys.reshape(-1, seen, size), values.reshape(-1, seen, size)
+    (heads, group, new, size), seen = queries.shape, keys.shape[1]
+    # Three axes, [H, G T, D]: XLA's CPU backend is slow at sums where an axis has size one, as G has.
+    scaled = queries.reshape(heads, group * new, size) * (1 / math.sqrt(size))
     scores = jnp.einsum("htd,hsd->hts", scaled, keys, preferred_element_type=jnp.float32)
     visible = jnp.arange(seen)[None, :] <= jnp.tile(jnp.arange(new), group)[:, None] + offset
     scores += jnp.where(visible, 0.0, HIDDEN)[None]
@@ -149,18 +150,16 @@ def attention_to_all(
     weights = jnp.exp(scores - lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
     total = jnp.sum(weights, axis=-1, keepdims=True)
     kept = dropout(weights, pdrop, key).astype(values.dtype)
-    mixed = jnp.einsum("hts,hsd->htd", kept, flat_values, preferred_element_type=jnp.float32)
+    mixed = jnp.einsum("hts,hsd->htd", kept, values, preferred_element_type=jnp.float32)
     return (mixed / total).astype(values.dtype).reshape(queries.shape)
 
 
 def fused_attention(queries: Array, keys: Array, values: Array) -> Array:
     """`causal_attention` from offset 0 through `jax.nn.dot_product_attention`."""
-    batch, kv_heads, group, length, size = queries.shape
-    flat = queries.reshape(batch, kv_heads * group, length, size).swapaxes(1, 2)
     mixed = jax.nn.dot_product_attention(
-        flat, keys.swapaxes(1, 2), values.swapaxes(1, 2), is_causal=True
+        queries.swapaxes(1, 2), keys[:, :, None], values[:, :, None], is_causal=True
     )
-    return mixed.swapaxes(1, 2).reshape(queries.shape)
+    return mixed.swapaxes(1, 2)
 
 
 def rotary_angles(length: int, offset: Array | int, size: int, base: float) -> Array:

@@ -18,22 +18,22 @@ from qkvflow.nn.attention import (
 )
 from tests.support import difference, randomised, small_config
 
-B, K, G, T, D = 2, 2, 3, 11, 4
+H, G, T, D = 4, 3, 11, 4
 
 
 def random_qkv(length=T):
     keys = jax.random.split(jax.random.key(0), 3)
-    shapes = (B, K, G, length, D), (B, K, length, D), (B, K, length, D)
+    shapes = (H, G, length, D), (H, length, D), (H, length, D)
     return [jax.random.normal(k, s) for k, s in zip(keys, shapes)]
 
 
 def attention_by_loop(q, k, v):
     """Softmax over past and present, one query at a time."""
     out = np.zeros_like(q)
-    for b, h, g, i in np.ndindex(*q.shape[:-1]):
-        scores = k[b, h, : i + 1] @ q[b, h, g, i] / np.sqrt(q.shape[-1])
+    for h, g, i in np.ndindex(*q.shape[:-1]):
+        scores = k[h, : i + 1] @ q[h, g, i] / np.sqrt(q.shape[-1])
         weights = np.exp(scores - scores.max())
-        out[b, h, g, i] = (weights / weights.sum()) @ v[b, h, : i + 1]
+        out[h, g, i] = (weights / weights.sum()) @ v[h, : i + 1]
     return out
 
 
@@ -69,20 +69,20 @@ def test_blocks_see_nothing_of_what_comes_later():
     q, k, v = random_qkv(length)
     mix = partial(causal_attention, q)
     for position in (64, 65, 66, 129):
-        there = jnp.arange(length)[None, None, :, None] == position
+        there = jnp.arange(length)[None, :, None] == position
         change = jnp.where(there, jnp.ones_like(k), 0.0)
         before, slope = jax.jvp(mix, (k, v), (change, change))
         after = mix(k + 3 * change, v + 3 * change)
-        assert np.array_equal(before[:, :, :, :position], after[:, :, :, :position])
-        assert not np.any(slope[:, :, :, :position])
-        assert np.all(np.any(np.asarray(slope[:, :, :, position:]) != 0, axis=-1))
+        assert np.array_equal(before[:, :, :position], after[:, :, :position])
+        assert not np.any(slope[:, :, :position])
+        assert np.all(np.any(np.asarray(slope[:, :, position:]) != 0, axis=-1))
 
 
 def test_attention_from_an_offset_is_the_end_of_attention_from_the_start():
     q, k, v = random_qkv()
     whole = causal_attention(q, k, v)
-    end = causal_attention(q[:, :, :, 7:], k, v, 7)
-    assert difference(whole[:, :, :, 7:], end) < 1e-6
+    end = causal_attention(q[:, :, 7:], k, v, 7)
+    assert difference(whole[:, :, 7:], end) < 1e-6
 
 
 def test_rotary_scores_depend_on_the_distance_only():
