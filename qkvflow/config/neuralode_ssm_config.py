@@ -80,6 +80,11 @@ class Gpt2Config:
 
     time_embedding: Literal["sinusoidal", "learned_fourier", "layer_vector"] = "sinusoidal"
     """What the time networks see of the layer index t."""
+    layer_time: Literal["true", "zero", "half", "shuffled", "random"] = "true"
+    """The time that time networks are told of each layer; all but true are controls.
+
+    zero, half: the same in every layer. shuffled: that of another layer. random: drawn for each layer.
+    """
     time_embed_dim: int = 64
     """Hidden width of the time networks; also the number T of basis matrices of `generated`."""
     sinusoidal_dim: int = 32
@@ -88,6 +93,8 @@ class Gpt2Config:
     """What one gate of `gated` scales: rows, columns, rows and columns, or single weights."""
     gate_start: Literal["identity", "sigmoid"] = "identity"
     """identity: gates are 2 sigmoid(g) and start at 1. sigmoid: sigmoid(g), starting at 1/2."""
+    gated_parts: tuple[Part, ...] | None = None
+    """Parts of a layer of `gated` whose weights have gates; the others are shared. None: all."""
     low_rank: int = 8
     """Rank of the depth-dependent part of `low_rank`."""
 
@@ -281,6 +288,10 @@ def _part_problems(config: Gpt2Config) -> list[str]:
         )
     if parts is not None and (not parts or len(set(parts)) < len(parts)):
         problems.append(f"parts is {parts}; expected at least one part and none twice.")
+    missing = sorted(set(config.gated_parts or ()) - set(parts or config.gated_parts or ()))
+    if missing or config.gated_parts == ():
+        gated = ", ".join(config.gated_parts or ()) or "empty"
+        problems.append(f"gated_parts is {gated}; expected some of the layer's parts.")
     inner = config.hidden_dim * config.ssm_expand
     if parts is not None and "ssm" in parts and inner % config.ssm_head_size:
         problems.append(

@@ -98,7 +98,13 @@ def gated(make: MakeLayer[_Layer], config: Gpt2Config, *, key: Array) -> _Layer:
         networks = (TimeNetwork.init(config, axes, key=k, zero=True) for axes, k in zip(groups, keys))
         return Gated(part, tuple(networks), config.gate_start)
 
-    return _map_parts(curve, make(k_layer), k_gates)
+    layer: Any = make(k_layer)
+    curves = _map_parts(curve, layer, k_gates)
+    if config.gated_parts is None:
+        return curves
+    parts = jax.tree.map(Shared, layer.parts, is_leaf=_is_part)
+    parts |= {name: curves.parts[name] for name in config.gated_parts}
+    return eqx.tree_at(lambda block: block.parts, curves, parts)
 
 
 def _gate_axes(part: Linear, gate: str) -> list[tuple[Axis, ...]]:

@@ -91,6 +91,42 @@ class LayerVector(TimeEmbedding):
         return self.table.axes[-1].size
 
 
+class OtherTimes(TimeEmbedding):
+    """An embedding that is told another time than that of the layer: a control."""
+
+    told: TimeEmbedding
+    times: tuple[float, ...] = eqx.field(static=True)
+
+    def at(self, t: Time) -> Array:
+        knots = layer_times(len(self.times))
+        index = layer_index(t, tuple(map(float, knots)))
+        return self.told.at(jnp.asarray(self.times, jnp.float32)[index])
+
+    @property
+    def size(self) -> int:
+        return self.told.size
+
+
+def other_times(kind: str, depth: int) -> tuple[float, ...]:
+    """What layers are told instead of their times; the same for every seed of a run.
+
+    Example:
+        >>> other_times("half", 3)
+        (0.5, 0.5, 0.5)
+        >>> other_times("shuffled", 4)
+        (0.5, 1.0, 0.25, 0.75)
+    """
+    if kind in ("zero", "half"):
+        return ({"zero": 0.0, "half": 0.5}[kind],) * depth
+    rng = np.random.default_rng(depth)
+    if kind == "random":
+        return tuple(map(float, rng.uniform(size=depth)))
+    order = np.arange(depth)
+    while depth > 1 and (order == np.arange(depth)).any():  # no layer keeps its own
+        order = rng.permutation(depth)
+    return tuple(map(float, layer_times(depth)[order]))
+
+
 def _fourier(t: Time, frequency: Array) -> Array:
     time = jnp.asarray(t, jnp.float32)[..., None]
     angle = time * frequency.reshape((1,) * (time.ndim - 1) + (-1,))
@@ -98,7 +134,14 @@ def _fourier(t: Time, frequency: Array) -> Array:
 
 
 def time_embedding(config: Gpt2Config, *, key: Array) -> TimeEmbedding:
-    """The time embedding that a config names."""
+    """The time embedding that a config names, told the true times or others."""
+    embedding = _true_time_embedding(config, key=key)
+    if config.layer_time == "true":
+        return embedding
+    return OtherTimes(embedding, other_times(config.layer_time, config.num_layers))
+
+
+def _true_time_embedding(config: Gpt2Config, *, key: Array) -> TimeEmbedding:
     Frequency = Axis("time_frequency", config.sinusoidal_dim)
     if config.time_embedding == "sinusoidal":
         return Sinusoidal(Frequency.size)

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from qkvflow.config import ConfigError
 from qkvflow.nn import Gated, Generated, Linear, LowRank, Norm, PerLayer, Shared, resolve
 from qkvflow.nn.families import FAMILIES, low_rank_curve
 from qkvflow.nn.time_embed import layer_times
-from tests.support import WEIGHTS, difference, randomised, small_config
+from tests.support import WEIGHTS, difference, random_model, randomised, small_config
 
 In, Mid, Out = hax.make_axes(embed=5, heads=2, mlp=3)
 TIMES = layer_times(7)
@@ -165,3 +166,20 @@ def test_resolve_leaves_what_is_no_curve_alone():
     ordinary = make_layer(jax.random.key(0))
     assert difference(resolve(ordinary, 0.5), ordinary) == 0.0
     assert isinstance(resolve({"a": Shared(ordinary["map"])}, 0.5)["a"], Linear)
+
+
+@pytest.mark.parametrize("part", ["attention", "mlp"])
+def test_gates_on_some_parts_only(part):
+    config = small_config(gated_parts=(part,))
+    model = random_model("time_indexed_mlp", config)
+    early, late = (resolve(model.transformer.blocks, t) for t in (0.5, 1.0))
+    for name in ("attention", "mlp"):
+        weights = [jax.tree.leaves(block.parts[name].part) for block in (early, late)]
+        changes = max(difference(a, b) for a, b in zip(*weights, strict=True))
+        assert (changes > 1e-3) == (name == part), name
+
+
+@pytest.mark.parametrize("gated", [(), ("ssm",)])
+def test_gates_on_parts_that_are_not_there(gated):
+    with pytest.raises(ConfigError, match="expected some of the layer's parts"):
+        small_config(gated_parts=gated, parts=("attention", "mlp"))
