@@ -1,0 +1,1 @@
+"""How a claim is made: arms and seeds, runs that resume, tuning, statistics, figures, a report."""
