@@ -9,7 +9,19 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "qkvflow"
-ALTITUDE = ["memory", "files", "config", "nn", "models", "data", "train", "generate", "bench", "cli"]
+ALTITUDE = [
+    "memory",
+    "files",
+    "config",
+    "nn",
+    "models",
+    "data",
+    "train",
+    "generate",
+    "experiments",
+    "bench",
+    "cli",
+]
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 

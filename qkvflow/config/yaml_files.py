@@ -34,11 +34,11 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
-def read_run(path: Path) -> RunConfig:
-    """The run that a YAML file describes.
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The table that a YAML file holds.
 
     Raises:
-        ConfigError: it cannot be read, is no plain YAML, or holds wrong fields; all are named.
+        ConfigError: it cannot be read, or is no plain YAML, or no table.
     """
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
@@ -50,6 +50,16 @@ def read_run(path: Path) -> RunConfig:
     if not isinstance(content, dict):
         kind = "empty" if content is None else f"a {type(content).__name__}"
         raise ConfigError(f"{path} is {kind}:", ["expected lines of the form name: value."])
+    return content
+
+
+def read_run(path: Path) -> RunConfig:
+    """The run that a YAML file describes.
+
+    Raises:
+        ConfigError: it cannot be read, is no plain YAML, or holds wrong fields; all are named.
+    """
+    content = read_yaml(path)
     try:
         return RunConfig.from_dict(content)
     except ConfigError as error:

@@ -9,12 +9,17 @@ from pathlib import Path
 from qkvflow.files import FileError
 
 
+class HeldError(FileError):
+    """Another process is writing there."""
+
+
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
     """Hold the directory's lock, which the system releases when the process ends, however it ends.
 
     Raises:
-        FileError: the directory cannot be written, or another process holds it.
+        HeldError: another process holds it.
+        FileError: the directory cannot be written.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -29,7 +34,7 @@ def locked(out: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             file.seek(0)
-            raise FileError(
+            raise HeldError(
                 f"Another process ({file.read().strip() or 'unknown'}) is writing to {out}. "
                 "Wait for it, or choose another directory."
             ) from error

@@ -1,0 +1,77 @@
+"""Arms made equal in what they cost: in parameters by their width, in operations by their steps."""
+
+import dataclasses
+import math
+
+import equinox as eqx
+import jax
+
+from qkvflow.config import ConfigError, RunConfig
+from qkvflow.experiments.plan import Arm, Plan
+from qkvflow.models import LanguageModel, build_model, count_parameters, training_flops
+
+WIDEST = 8192
+
+
+def shapes_of(run: RunConfig, vocab_size: int) -> LanguageModel:
+    """The model of a run without its numbers."""
+    config = run.model_config(vocab_size)
+    return eqx.filter_eval_shape(build_model, run.model, config, key=jax.random.key(0))
+
+
+def matched_run(plan: Plan, arm: Arm, vocab_size: int) -> RunConfig:
+    """The run of an arm, as wide and as long as the arms that it is matched to ask for."""
+    run = arm.run
+    if arm.parameters_of is not None:
+        other = plan.arm(arm.parameters_of).run
+        run = with_parameters(run, count_parameters(shapes_of(other, vocab_size)).total, vocab_size)
+    if arm.flops_of is not None:
+        other = plan.arm(arm.flops_of).run
+        run = dataclasses.replace(run, steps=steps_of_equal_cost(run, other, vocab_size))
+    return run
+
+
+def with_parameters(run: RunConfig, wanted: int, vocab_size: int) -> RunConfig:
+    """The same run at the width whose number of parameters is nearest to the one that is wanted."""
+    step = _width_step(run)
+
+    def at(multiple: int) -> RunConfig:
+        architecture = dataclasses.replace(run.architecture, hidden_dim=multiple * step)
+        return dataclasses.replace(run, architecture=architecture)
+
+    def count(multiple: int) -> int:
+        return count_parameters(shapes_of(at(multiple), vocab_size)).total
+
+    low, high = 1, WIDEST // step
+    if not count(low) <= wanted <= count(high):
+        raise ConfigError(
+            "An arm cannot be matched:",
+            [f"no width of {run.model} up to {WIDEST} has {wanted:,} parameters."],
+        )
+    while high - low > 1:  # the number grows with the width
+        middle = (low + high) // 2
+        low, high = (middle, high) if count(middle) <= wanted else (low, middle)
+    return at(min((low, high), key=lambda multiple: abs(count(multiple) - wanted)))
+
+
+def _width_step(run: RunConfig) -> int:
+    """Widths that the heads divide evenly."""
+    architecture = run.architecture
+    heads = architecture.num_heads * (2 if architecture.flavour == "llama" else 1)
+    return (
+        math.lcm(heads, architecture.ssm_head_size // architecture.ssm_expand)
+        if _has_ssm(run)
+        else heads
+    )
+
+
+def _has_ssm(run: RunConfig) -> bool:
+    return "ssm" in (run.architecture.parts or ()) or run.model == "time_indexed_ssm"
+
+
+def steps_of_equal_cost(run: RunConfig, other: RunConfig, vocab_size: int) -> int:
+    """Steps of one run that take as many operations as all steps of another."""
+    ours, theirs = (
+        training_flops(shapes_of(r, vocab_size), r.batch_size, r.length) for r in (run, other)
+    )
+    return max(1, round(other.steps * theirs / ours))

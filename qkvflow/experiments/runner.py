@@ -1,0 +1,236 @@
+"""Runs of an experiment: each a directory, each finished once, shared by any number of processes.
+
+    OUT/sweep/ARM/lr-0.001/ .json      the sweep over learning rates: a run and its record
+    OUT/runs/ARM/seed-0/ .json         the runs that are compared
+    OUT/tuned.json                     the learning rate of every arm
+
+A run whose record says "finished" is never run again; one that was interrupted goes on from its last
+checkpoint; one that failed is tried again when the command is started again. Several processes, also on
+several machines that share the directory, can work on one experiment: each takes what nobody holds.
+"""
+
+import dataclasses
+import shutil
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qkvflow.config import RunConfig
+from qkvflow.experiments.gates import save_gates
+from qkvflow.experiments.matching import matched_run
+from qkvflow.experiments.plan import Plan, with_learning_rate
+from qkvflow.experiments.records import (
+    Record,
+    failed_record,
+    finished_record,
+    now,
+    read_json,
+    write_json,
+)
+from qkvflow.files import FileError
+from qkvflow.train import Sink, evaluate, load_model, train
+from qkvflow.train.lock import HeldError, locked
+from qkvflow.train.resume import open_data
+
+Tuned = dict[str, dict[str, Any]]
+"""By arm: learning_rate, whether it lies inside, and the sweep."""
+PAUSE = 5.0
+"""Seconds between looks at what other processes hold."""
+
+
+class StoppedError(Exception):
+    """A run was asked to stop before its end; the same command goes on from there."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of an experiment."""
+
+    arm: str
+    run: RunConfig
+    out: Path
+    test: bool = False
+
+    @property
+    def record_path(self) -> Path:
+        """Where its record is."""
+        return self.out.with_name(f"{self.out.name}.json")
+
+    def record(self) -> Record | None:
+        """What is known of it, if it has ended."""
+        return read_json(self.record_path) if self.record_path.is_file() else None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it need not be run again."""
+        record = self.record()
+        if record is None or record["status"] != "finished":
+            return False
+        if record["run"] != self.run.to_dict():
+            raise FileError(
+                f"{self.record_path} is of a run with other settings. Restore the plan it was made "
+                "with, or choose another directory with --out."
+            )
+        return record["test"] is not None or not self.test
+
+
+class Watcher:
+    """Told how an experiment goes on; this one does not listen."""
+
+    def stage(self, title: str, jobs: int) -> None:
+        """So many jobs come next, all of one kind."""
+
+    def begin(self, job: Job) -> Sequence[Sink]:
+        """A run begins; returns where its records go."""
+        return ()
+
+    def end(self, job: Job, record: Record) -> None:
+        """A run has ended, here or in another process."""
+
+
+def sweep_jobs(plan: Plan, out: Path, vocab_size: int) -> list[Job]:
+    """Every arm with every learning rate, for a few steps, on a seed that is not used again."""
+    if plan.sweep is None:
+        return []
+    sweep = plan.sweep
+    jobs = []
+    for arm in plan.arms:
+        run = dataclasses.replace(
+            matched_run(plan, arm, vocab_size), steps=sweep.steps, seed=sweep.seed
+        )
+        for rate in sweep.learning_rates:
+            place = out / "sweep" / arm.name / f"lr-{rate:g}"
+            jobs.append(Job(arm.name, with_learning_rate(run, rate), place))
+    return jobs
+
+
+def run_jobs(plan: Plan, out: Path, vocab_size: int, rates: dict[str, float]) -> list[Job]:
+    """Every arm with every seed; all arms of a seed before the next seed."""
+    runs = {arm.name: matched_run(plan, arm, vocab_size) for arm in plan.arms}
+    for name, rate in rates.items():
+        runs[name] = with_learning_rate(runs[name], rate)
+    return [
+        Job(
+            arm.name,
+            dataclasses.replace(runs[arm.name], seed=seed),
+            out / "runs" / arm.name / f"seed-{seed}",
+            plan.test,
+        )
+        for seed in plan.seeds
+        for arm in plan.arms
+    ]
+
+
+def complete(plan: Plan, out: Path, watcher: Watcher | None = None) -> list[Record]:
+    """All of an experiment: the sweep where there is one, then the runs; their records."""
+    watcher = watcher or Watcher()
+    vocab_size = open_data(plan.arms[0].run).tokenizer.vocab_size
+    rates = rates_of(tune(plan, out, vocab_size, watcher)) if plan.sweep else {}
+    jobs = run_jobs(plan, out, vocab_size, rates)
+    watcher.stage("runs", len(jobs))
+    return carry_out(jobs, watcher)
+
+
+def carry_out(jobs: Sequence[Job], watcher: Watcher | None = None) -> list[Record]:
+    """Do all jobs that are not done, and wait for those that other processes do; their records."""
+    watcher = watcher or Watcher()
+    done: dict[Path, Record] = {}
+    for job in _until_all_are_done(jobs, done):
+        record = _do(job, watcher)
+        if record is not None:
+            done[job.out] = record
+            watcher.end(job, record)
+    return [done[job.out] for job in jobs]
+
+
+def _until_all_are_done(jobs: Sequence[Job], done: dict[Path, Record]) -> Iterator[Job]:
+    """Jobs that are left, again and again, with a pause where others hold all of them."""
+    while True:
+        left = [job for job in jobs if job.out not in done]
+        if not left:
+            return
+        before = len(done)
+        yield from left
+        if len(done) == before:
+            time.sleep(PAUSE)
+
+
+def _do(job: Job, watcher: Watcher) -> Record | None:
+    """The record of a job, which is done now unless it was done before; None where another holds it."""
+    if job.is_finished:
+        return job.record()
+    job.out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with locked(job.out.with_name(f".{job.out.name}.claim")):
+            if not job.is_finished:
+                write_json(job.record_path, _attempt(job, watcher))
+            return job.record()
+    except HeldError:
+        return None
+
+
+def _attempt(job: Job, watcher: Watcher) -> Record:
+    """Run a job. An error becomes its record, so that the other jobs go on."""
+    began = now()
+    sinks = watcher.begin(job)
+    try:
+        return _finish(job, sinks, began)
+    except StoppedError:
+        raise
+    except Exception as error:
+        trace = "".join(traceback.format_exception(error, limit=-5))
+        return failed_record(job.arm, job.run, began=began, error=f"{error}\n\n{trace}")
+
+
+def _finish(job: Job, sinks: Sequence[Sink], began: str) -> Record:
+    outcome = train(job.run, job.out, sinks)
+    if not outcome.finished:
+        raise StoppedError(f"Stopped in {job.out}; the same command goes on from there.")
+    data = open_data(job.run)
+    test = None
+    if job.test:
+        model = load_model(job.out / "final")
+        size = job.run.batch_size // job.run.accumulate
+        test = evaluate(model, data["test"], length=job.run.length, batch_size=size)
+    record = finished_record(job.arm, job.run, job.out, data, began=began, test=test)
+    save_gates(load_model(job.out / "final"), job.out.with_name(f"{job.out.name}.gates.npz"))
+    shutil.rmtree(job.out / "checkpoints", ignore_errors=True)
+    return record
+
+
+def tune(plan: Plan, out: Path, vocab_size: int, watcher: Watcher | None = None) -> Tuned:
+    """Sweep the learning rate of every arm and keep the choice in OUT/tuned.json."""
+    watcher = watcher or Watcher()
+    jobs = sweep_jobs(plan, out, vocab_size)
+    watcher.stage("sweep", len(jobs))
+    tuned = chosen(carry_out(jobs, watcher))
+    write_json(out / "tuned.json", tuned)
+    return tuned
+
+
+def chosen(records: Sequence[Record]) -> Tuned:
+    """The best learning rate of each arm, whether it lies inside the range tried, and the sweep.
+
+    A sweep is a list of pairs of a learning rate and a valid loss, None where the run failed.
+    """
+    sweeps: dict[str, list[tuple[float, float | None]]] = {}
+    for record in records:
+        rate = record["run"]["optimizer"]["learning_rate"]
+        loss = record["valid"]["loss"] if record["status"] == "finished" else None
+        sweeps.setdefault(record["arm"], []).append((rate, loss))
+    return {arm: _choice(sorted(sweep)) for arm, sweep in sweeps.items()}
+
+
+def _choice(sweep: list[tuple[float, float | None]]) -> dict[str, Any]:
+    known = [(loss, rate) for rate, loss in sweep if loss is not None]
+    best = min(known)[1] if known else None
+    inside = best is not None and sweep[0][0] < best < sweep[-1][0]
+    return {"learning_rate": best, "inside": inside, "sweep": sweep}
+
+
+def rates_of(tuned: Tuned) -> dict[str, float]:
+    """The learning rate of each arm that has one."""
+    return {arm: entry["learning_rate"] for arm, entry in tuned.items() if entry["learning_rate"]}

@@ -1,0 +1,28 @@
+"""The same runs on a cluster: processes that share an experiment, submitted through submitit."""
+
+from pathlib import Path
+from typing import Any
+
+from qkvflow.config import ConfigError
+from qkvflow.experiments.plan import Plan
+from qkvflow.experiments.runner import complete
+
+
+def submit(
+    plan: Plan, out: Path, workers: int, parameters: dict[str, Any], cluster: str | None = None
+) -> list[Any]:
+    """Submit workers that finish the experiment together; returns submitit's jobs.
+
+    `parameters` are submitit's, such as timeout_min or slurm_partition. After a time limit, submit
+    again: every run goes on where it stopped.
+    """
+    try:
+        import submitit
+    except ImportError as error:
+        raise ConfigError(
+            "The runs cannot be submitted:",
+            ['submitit is not installed. Run pip install "qkvflow[slurm]".'],
+        ) from error
+    executor = submitit.AutoExecutor(folder=out / "slurm", cluster=cluster)
+    executor.update_parameters(**parameters)
+    return [executor.submit(complete, plan, out) for _ in range(workers)]

@@ -1,0 +1,66 @@
+"""A tiny experiment, and records without training."""
+
+import copy
+
+BASE = {
+    "steps": 6,
+    "batch_size": 4,
+    "length": 16,
+    "tokenizer": "byte",
+    "eval_every": 3,
+    "eval_tokens": 256,
+    "save_every": 2,
+    "log_every": 1,
+    "keep": 1,
+    "architecture": {"hidden_dim": 16, "num_heads": 2, "num_layers": 2, "ssm_head_size": 8},
+}
+
+
+def tiny_fields(text, **changes):
+    """The tables of a plan with two arms and two seeds."""
+    base = {**copy.deepcopy(BASE), "data": str(text)}
+    arms = {"standard": {"model": "standard"}, "gated": {"model": "time_indexed_mlp"}}
+    return {"base": base, "arms": arms, "seeds": 2, "reference": "standard", **changes}
+
+
+def without_times(content):
+    """A JSON value without what differs from one time to the next."""
+    volatile = ("began", "ended", "seconds", "ms_per_step", "speed_mean", "speed_std", "all_speeds")
+    if isinstance(content, dict):
+        return {k: without_times(v) for k, v in content.items() if k not in volatile}
+    if isinstance(content, list):
+        is_curve = bool(content) and all(isinstance(row, list) and len(row) == 3 for row in content)
+        rows = [[row[0], row[2]] for row in content] if is_curve else content
+        return [without_times(row) for row in rows]
+    return content
+
+
+def made_up_record(arm, seed, loss, *, status="finished", steps=100, parameters=1000):
+    """The record of a run that never ran."""
+    head = {"arm": arm, "seed": seed, "status": status}
+    if status == "failed":
+        return {**head, "error": "no such thing\ntrace"}
+    return {
+        **head,
+        "run": {
+            "steps": steps,
+            "architecture": {"hidden_dim": 16},
+            "optimizer": {"learning_rate": 1e-3},
+        },
+        "versions": {"python": "3"},
+        "machine": {"processor": "a <machine>", "cores": 2, "system": "Linux"},
+        "began": "2026-01-01T00:00:00+00:00",
+        "ended": "2026-01-01T01:00:00+00:00",
+        "data_digest": "0123456789abcdef",
+        "valid": {"loss": loss, "bits_per_byte": loss / 0.693, "standard_error": 0.01, "whole": True},
+        "test": None,
+        "parameters": parameters,
+        "time_network_parameters": 0,
+        "flops_per_token": 1e6,
+        "training_flops": 10**12,
+        "memory_bytes": 10**7,
+        "seconds": 12.0,
+        "ms_per_step": 20.0 + seed,
+        "curve": [[0, 0.0, 5.0], [50, 6.0, loss + 0.5], [100, 12.0, loss]],
+        "notes": [],
+    }

@@ -1,0 +1,120 @@
+"""Plans: what is compared, and every mistake a sentence."""
+
+import pytest
+import yaml
+
+from qkvflow.config import ConfigError
+from qkvflow.experiments.matching import matched_run, shapes_of, steps_of_equal_cost
+from qkvflow.experiments.plan import PLANS, Plan, merged, read_plan
+from qkvflow.models import count_parameters, training_flops
+from tests.experiments.support import tiny_fields
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in PLANS.glob("*.yaml")))
+def test_every_named_plan_can_be_made(name):
+    plan = read_plan(name)
+    for arm in plan.arms:
+        assert count_parameters(shapes_of(matched_run(plan, arm, 100), 100)).total > 0
+    assert plan.sweep is not None
+    assert plan.sweep.seed not in plan.seeds
+    assert len(plan.seeds) == 5
+
+
+def test_arms_differ_from_the_base_only_in_what_they_say():
+    fields = tiny_fields("x.txt", arms={"a": None, "b": {"architecture": {"num_layers": 3}}})
+    plan = Plan.of({**fields, "reference": "a"})
+    first, second = (arm.run.to_dict() for arm in plan.arms)
+    assert second["architecture"].pop("num_layers") == 3
+    assert first["architecture"].pop("num_layers") == 2
+    assert first == second
+
+
+def test_merging_tables():
+    assert merged({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"c": 4}, "e": 5}) == {
+        "a": 1,
+        "b": {"c": 4, "d": 3},
+        "e": 5,
+    }
+
+
+@pytest.mark.parametrize("model", ["standard", "time_indexed_ssm"])
+def test_an_arm_is_narrowed_or_widened_to_the_parameters_of_another(model):
+    arms = {
+        "big": {"model": "standard", "architecture": {"hidden_dim": 96}},
+        "other": {"model": model, "parameters_of": "big"},
+    }
+    plan = Plan.of(tiny_fields("x.txt", arms=arms, reference="big"))
+    wanted = count_parameters(shapes_of(plan.arm("big").run, 256)).total
+    run = matched_run(plan, plan.arm("other"), 256)
+    found = count_parameters(shapes_of(run, 256)).total
+    assert abs(found - wanted) / wanted < 0.05
+    if model == "standard":
+        assert run.architecture.hidden_dim == 96
+
+
+def test_an_arm_is_given_the_steps_that_cost_as_much():
+    arms = {"standard": {"model": "standard", "steps": 100}, "ssm": {"model": "time_indexed_ssm"}}
+    arms["ssm"]["flops_of"] = "standard"
+    plan = Plan.of(tiny_fields("x.txt", arms=arms))
+    run = matched_run(plan, plan.arm("ssm"), 256)
+    ours, theirs = (
+        r.steps * training_flops(shapes_of(r, 256), r.batch_size, r.length)
+        for r in (run, plan.arm("standard").run)
+    )
+    assert ours == pytest.approx(theirs, rel=0.02)
+    assert steps_of_equal_cost(run, run, 256) == run.steps
+
+
+@pytest.mark.parametrize("what", ["parameters", "flops"])
+def test_all_arms_are_made_equal_to_the_reference(what):
+    base = {**tiny_fields("x.txt")["base"], "steps": 200, "architecture": {"hidden_dim": 64}}
+    plan = Plan.of(tiny_fields("x.txt", base=base))
+    assert plan.equal("steps") is plan
+    runs = [matched_run(plan.equal(what), arm, 256) for arm in plan.equal(what).arms]
+    sizes = [count_parameters(shapes_of(run, 256)).total for run in runs]
+    costs = [r.steps * training_flops(shapes_of(r, 256), r.batch_size, r.length) for r in runs]
+    matched = sizes if what == "parameters" else costs
+    assert matched[1] == pytest.approx(matched[0], rel=0.05)
+    assert runs[0] == plan.arms[0].run
+
+
+def test_some_of_the_arms():
+    plan = Plan.of(tiny_fields("x.txt"))
+    assert plan.only(["gated"]).reference == "gated"
+    assert plan.only(["standard", "gated"]).arms == plan.arms
+    with pytest.raises(ConfigError, match="no arm 'gate'. Did you mean 'gated'"):
+        plan.only(["gate"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"arm": {}}, "no field 'arm'. Did you mean 'arms'"),
+        ({"arms": {}}, "arms is missing"),
+        ({"arms": {"a": {"model": "standard", "step": 3}}}, "a: .*step.*Did you mean"),
+        ({"arms": {"a/b": {}}}, "cannot be a directory"),
+        ({"arms": {"a": {"seed": 3}}}, "seed and seeds are those of the experiment"),
+        ({"arms": {"a": {"parameters_of": "b"}}, "reference": "a"}, "parameters_of is 'b'"),
+        ({"seeds": 0}, "seeds is 0"),
+        ({"reference": "gate"}, "reference is 'gate'. Did you mean 'gated'"),
+        ({"margin": 0}, "margin is 0"),
+        ({"test": "yes"}, "test is 'yes'"),
+        ({"sweep": {"learning_rates": [1e-3, 1e-3]}}, "at least two, rising"),
+        ({"sweep": {"seed": 1}}, "seed 1 is one of the runs' seeds"),
+        ({"sweep": 3}, "sweep is 3"),
+    ],
+)
+def test_mistakes_are_sentences(changes, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        Plan.of(tiny_fields("x.txt", **changes))
+
+
+def test_a_plan_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match="'laptops'. Did you mean 'laptop'"):
+        read_plan("laptops")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_plan(str(tmp_path / "none.yaml"))
+    path = tmp_path / "plan.yaml"
+    path.write_text(yaml.safe_dump({"arms": {"a": {"model": "standard", "batch_size": 0}}}))
+    with pytest.raises(ConfigError, match=r"plan.yaml cannot be used:(.|\n)*batch_size is 0"):
+        read_plan(str(path))

@@ -1,0 +1,201 @@
+"""Runs of an experiment: once each, resumed, shared, and failures that lose nothing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from qkvflow.config import ConfigError
+from qkvflow.experiments.gates import read_gates
+from qkvflow.experiments.plan import Plan
+from qkvflow.experiments.results import read_experiment, save_plan, write_results
+from qkvflow.experiments.runner import Watcher, chosen, complete, rates_of, run_jobs, tune
+from qkvflow.experiments.slurm import submit
+from qkvflow.files import FileError
+from tests.experiments.support import made_up_record, tiny_fields, without_times
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Counter(Watcher):
+    """Counts runs that were begun here."""
+
+    def __init__(self):
+        self.begun = []
+
+    def begin(self, job):
+        self.begun.append((job.arm, job.run.seed))
+        return ()
+
+
+def run_all(plan, out):
+    """All runs of a plan; what was begun."""
+    counter = Counter()
+    save_plan(plan, out)
+    complete(plan, out, counter)
+    return counter.begun
+
+
+@pytest.fixture
+def done(text, tmp_path):
+    """A finished experiment with the test split opened."""
+    plan = Plan.of(tiny_fields(text, test=True))
+    begun = run_all(plan, tmp_path / "out")
+    assert len(begun) == 4
+    return plan, tmp_path / "out"
+
+
+def test_records_hold_what_a_claim_needs(done):
+    _, out = done
+    record = json.loads((out / "runs" / "gated" / "seed-1.json").read_text())
+    assert record["status"] == "finished"
+    assert record["run"]["seed"] == 1
+    assert record["valid"]["whole"]
+    assert record["test"]["whole"]
+    assert record["test"]["loss"] != record["valid"]["loss"]
+    assert record["parameters"] > record["time_network_parameters"] > 0
+    assert record["training_flops"] > record["flops_per_token"] > 0
+    assert record["ms_per_step"] > 0
+    assert [step for step, _, _ in record["curve"]] == [0, 3, 6]
+    assert {"qkvflow", "jax", "python"} <= set(record["versions"])
+    assert not (out / "runs" / "gated" / "seed-1" / "checkpoints").exists()
+    gates = read_gates(out / "runs" / "gated" / "seed-1.gates.npz")
+    assert gates["mlp.up"].shape == (2, 64)
+    assert not (out / "runs" / "standard" / "seed-1.gates.npz").exists()
+
+
+def test_a_finished_run_is_never_run_again(done):
+    plan, out = done
+    assert run_all(plan, out) == []
+    (out / "runs" / "gated" / "seed-0.json").unlink()
+    assert run_all(plan, out) == [("gated", 0)]
+
+
+def test_a_record_of_other_settings_is_not_taken_for_this_run(done, text):
+    _, out = done
+    other = Plan.of(tiny_fields(text, base={**tiny_fields(text)["base"], "steps": 7}))
+    with pytest.raises(FileError, match="of a run with other settings"):
+        run_all(other, out)
+
+
+def test_seeds_are_paired_and_the_same_plan_gives_the_same_numbers(done, text, tmp_path):
+    plan, out = done
+    run_all(plan, tmp_path / "again")
+    first, second = (
+        [without_times(record) for record in read_experiment(place).records]
+        for place in (out, tmp_path / "again")
+    )
+    assert first == second
+    losses = [record["valid"]["loss"] for record in first]
+    assert len(set(losses)) == len(losses)
+
+
+def test_one_failing_arm_does_not_lose_the_others(text, tmp_path):
+    arms = tiny_fields(text)["arms"] | {
+        "broken": {"model": "standard", "optimizer": {"learning_rate": 1e30, "clip": 0.0, "warmup": 0}}
+    }
+    plan = Plan.of(tiny_fields(text, arms=arms, seeds=1))
+    run_all(plan, tmp_path)
+    results = write_results(read_experiment(tmp_path))
+    assert set(results.summary) == {"standard", "gated"}
+    assert [failure["arm"] for failure in results.failures] == ["broken"]
+    assert "Training stopped" in results.failures[0]["error"]
+    assert run_all(plan, tmp_path) == [("broken", 0)], "only what failed is tried again"
+
+
+def test_the_sweep_chooses_on_a_seed_of_its_own(text, tmp_path):
+    sweep = {"learning_rates": [1e-6, 1e-2, 1e9], "steps": 6, "seed": 77}
+    fields = tiny_fields(text, sweep=sweep)
+    fields["base"]["optimizer"] = {"clip": 0.0}
+    plan = Plan.of(fields)
+    tuned = tune(plan, tmp_path, 256)
+    for arm in ("standard", "gated"):
+        assert tuned[arm]["learning_rate"] == 1e-2
+        assert tuned[arm]["inside"]
+        assert [rate for rate, _ in tuned[arm]["sweep"]] == [1e-6, 1e-2, 1e9]
+        assert json.loads((tmp_path / f"sweep/{arm}/lr-0.01.json").read_text())["seed"] == 77
+    runs = run_jobs(plan, tmp_path, 256, rates_of(tuned))
+    assert {job.run.optimizer.learning_rate for job in runs} == {1e-2}
+    assert {job.run.seed for job in runs} == {0, 1}
+
+
+def test_a_choice_at_an_end_is_said_to_be_at_an_end():
+    records = [made_up_record("a", 0, loss) for loss in (3.0, 2.0, 2.5)]
+    for record, rate in zip(records, (1e-3, 2e-3, 4e-3), strict=True):
+        record["run"] = {"optimizer": {"learning_rate": rate}}
+    assert chosen(records)["a"] == {
+        "learning_rate": 2e-3,
+        "inside": True,
+        "sweep": [(1e-3, 3.0), (2e-3, 2.0), (4e-3, 2.5)],
+    }
+    assert not chosen(records[1:])["a"]["inside"]
+    failed = [{**records[0], "status": "failed", "error": "x"}]
+    assert chosen(failed)["a"]["learning_rate"] is None
+
+
+def start(plan_path, out):
+    """`qkvflow validate` in a process of its own."""
+    command = [sys.executable, "-m", "qkvflow", "validate", "--plan", str(plan_path), "--out", str(out)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def files(out):
+    """What an experiment left behind, without times."""
+    names = ["statistics_summary.json", "significance_tests.json", "tuned.json", "floors.json"]
+    paths = [*(out / name for name in names), *sorted(out.glob("runs/*/*.json"))]
+    return {str(path.relative_to(out)): without_times(json.loads(path.read_text())) for path in paths}
+
+
+@pytest.fixture
+def plan_path(text, tmp_path):
+    """A plan with a sweep, in a file."""
+    fields = tiny_fields(text, sweep={"learning_rates": [1e-3, 1e-2], "steps": 4})
+    path = tmp_path / "plan.yaml"
+    path.write_text(yaml.safe_dump(fields))
+    return path
+
+
+def test_killed_and_started_again_or_shared_by_two_it_leaves_the_same_files(plan_path, tmp_path):
+    whole = start(plan_path, tmp_path / "whole")
+    output, _ = whole.communicate(timeout=300)
+    assert whole.returncode == 0, output
+    assert "gated" in output
+    killed = tmp_path / "killed"
+    for seconds in (4.0, 6.0, 8.0):
+        process = start(plan_path, killed)
+        time.sleep(seconds)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    pair = [start(plan_path, killed) for _ in range(2)]
+    for process in pair:
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, output
+    assert files(killed) == files(tmp_path / "whole")
+
+
+def test_a_directory_without_an_experiment(tmp_path):
+    with pytest.raises(FileError, match=r"no plan.yaml. Run qkvflow validate first"):
+        read_experiment(tmp_path)
+
+
+def test_workers_are_submitted_and_share_the_runs(text, tmp_path):
+    pytest.importorskip("submitit", reason="submitit is not installed: nothing was submitted")
+    plan = Plan.of(tiny_fields(text))
+    jobs = submit(plan, tmp_path / "out", 2, {"timeout_min": 5}, cluster="local")
+    for job in jobs:
+        assert {record["status"] for record in job.result()} == {"finished"}
+
+
+def test_submitting_without_submitit_is_a_sentence(text, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(ConfigError, match=r"pip install \"qkvflow\[slurm\]\""):
+        submit(Plan.of(tiny_fields(text)), tmp_path, 1, {})

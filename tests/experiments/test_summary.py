@@ -1,0 +1,83 @@
+"""From records to numbers."""
+
+import numpy as np
+import pytest
+
+from qkvflow.experiments import statistics
+from qkvflow.experiments.plan import Plan
+from qkvflow.experiments.summary import failures, significance_tests, statistics_summary
+from tests.experiments.support import made_up_record, tiny_fields
+
+STANDARD = [2.3389012, 2.3523450, 2.3594689, 2.3986419, 2.3865778]
+GATED = [2.2038092, 2.2033829, 2.2325599, 2.2459285, 2.2672593]
+
+
+@pytest.fixture
+def plan():
+    return Plan.of(tiny_fields("x.txt", seeds=5))
+
+
+@pytest.fixture
+def records():
+    return [
+        made_up_record(arm, seed, loss)
+        for arm, losses in (("standard", STANDARD), ("gated", GATED))
+        for seed, loss in enumerate(losses)
+    ]
+
+
+def test_the_summary_has_the_documented_names(records):
+    row = statistics_summary(records)["standard"]
+    assert row["loss_mean"] == pytest.approx(np.mean(STANDARD))
+    assert row["loss_std"] == pytest.approx(np.std(STANDARD, ddof=1))
+    assert row["loss_ci95"] == pytest.approx(statistics.t_interval(STANDARD).half_width)
+    assert row["all_losses"] == STANDARD
+    assert row["num_seeds"] == 5
+    assert row["params"] == 1000
+    assert row["speed_mean"] == 22.0
+
+
+def test_the_tests_have_the_documented_names_and_are_paired(plan, records):
+    (test,) = significance_tests(plan, records)
+    assert (test["model1"], test["model2"]) == ("standard", "gated")
+    paired = statistics.paired_t_test(STANDARD, GATED)
+    assert test["t_statistic"] == pytest.approx(paired.statistic)
+    assert test["p_value"] == pytest.approx(paired.p_value)
+    assert test["significant_at_0.05"] is True
+    assert test["cohens_d"] == pytest.approx(statistics.cohens_d(STANDARD, GATED))
+    assert test["effect_size"] == "large"
+    assert test["smallest_p_value_sign_flip"] == 0.0625
+    assert test["p_value_sign_flip"] == 0.0625
+
+
+def test_pairs_are_made_by_seed_and_not_by_place(plan, records):
+    expected = significance_tests(plan, records)
+    assert significance_tests(plan, records[::-1]) == expected
+
+
+def test_only_common_seeds_are_paired(plan, records):
+    (test,) = significance_tests(plan, [r for r in records if (r["arm"], r["seed"]) != ("gated", 2)])
+    assert test["seeds"] == [0, 1, 3, 4]
+
+
+def test_a_family_is_corrected_as_a_whole(plan, records):
+    third = [made_up_record("third", s, loss + 0.001 * s) for s, loss in enumerate(STANDARD)]
+    arms = {**tiny_fields("x")["arms"], "third": {"model": "shared"}}
+    tests = significance_tests(Plan.of(tiny_fields("x", arms=arms, seeds=5)), records + third)
+    assert len(tests) == 3
+    assert all(test["comparisons_in_family"] == 3 for test in tests)
+    assert all(test["p_value_holm"] >= test["p_value"] for test in tests)
+
+
+def test_one_seed_has_a_mean_and_no_interval(records):
+    row = statistics_summary(records[:1])["standard"]
+    assert row["loss_mean"] == STANDARD[0]
+    assert row["loss_ci95"] is None
+
+
+def test_failures_are_kept_apart(records):
+    broken = made_up_record("broken", 0, None, status="failed")
+    assert set(statistics_summary([*records, broken])) == {"standard", "gated"}
+    assert failures([*records, broken]) == [
+        {"arm": "broken", "seed": 0, "error": "no such thing\ntrace"}
+    ]
