@@ -1,36 +1,38 @@
 """Train every named model for a few steps on a little text and show what differs.
 
 The text is what every Python carries with it, its language reference and its library's sources, read
-as bytes. All models see the same batches. A few dozen steps say how the models differ in size, cost
-and start, not which is the better one.
+as bytes. All models see the same batches under the same seed. A few hundred steps on one seed say how
+the models differ in size, cost and start, not which is the better one: that is what `qkvflow validate`
+is for.
 """
 
 import math
-import time
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-import numpy as np
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from qkvflow.config import Gpt2Config, OptimizerConfig, RunConfig
-from qkvflow.data import TokenDataset
-from qkvflow.models import MODELS, LanguageModel, count_parameters, forward_flops
-from qkvflow.train import evaluate
-from qkvflow.train.program import Program
+from qkvflow.cli.experiment_display import Bars, show_failures
+from qkvflow.experiments.floors import ngram_floors
+from qkvflow.experiments.plan import Plan
+from qkvflow.experiments.present import write_report
+from qkvflow.experiments.records import write_json
+from qkvflow.experiments.results import Results, read_experiment, save_plan, write_pickle, write_results
+from qkvflow.experiments.runner import complete
+from qkvflow.models import MODELS
 from qkvflow.train.resume import open_data
 
-LOOK = 16_384
-"""Tokens of the valid split that are looked at."""
+RESULTS = "tong_comparison_results"
 
 
 @dataclass(frozen=True)
 class Options:
     """Options of `qkvflow compare`."""
 
-    steps: int = 60
+    steps: int = 150
     """Training steps of each model."""
     batch_size: int = 8
     """Windows of text in a batch."""
@@ -42,60 +44,36 @@ class Options:
     """Depth of every model."""
     learning_rate: float = 3e-3
     """Peak of the learning rate; the same for every model."""
-    seed: int = 0
-    """Of weights and batches."""
+    seeds: int = 1
+    """Runs of every model."""
+    data: str = "embedded"
+    """A corpus or a path to text, as for `qkvflow train`."""
+    out: Path = Path("comparison")
+    """Directory of runs, results and report; a finished run is not run again."""
 
 
-@dataclass(frozen=True)
-class Result:
-    """What a short run of one model showed."""
-
-    name: str
-    model: LanguageModel
-    first_loss: float
-    valid_loss: float
-    milliseconds: float
-
-
-def make_runs(options: Options) -> dict[str, RunConfig]:
-    """The run of every named model, so that a mistake shows before any work."""
-    architecture = Gpt2Config(
-        hidden_dim=options.hidden_dim,
-        num_layers=options.num_layers,
-        ssm_head_size=math.gcd(64, 2 * options.hidden_dim),
-    )
-    optimizer = OptimizerConfig(
-        learning_rate=options.learning_rate, schedule="constant", warmup=0, weight_decay=0.0
-    )
-    return {
-        name: RunConfig(
-            model=name,
-            tokenizer="byte",
-            steps=options.steps,
-            batch_size=options.batch_size,
-            length=options.length,
-            seed=options.seed,
-            architecture=preset.fill(architecture),
-            optimizer=optimizer,
-        )
-        for name, preset in MODELS.items()
+def make_plan(options: Options) -> Plan:
+    """Every named model as an arm, so that a mistake shows before any work."""
+    architecture: dict[str, Any] = {
+        "hidden_dim": options.hidden_dim,
+        "num_layers": options.num_layers,
+        "ssm_head_size": math.gcd(64, 2 * options.hidden_dim),
     }
-
-
-def train(run: RunConfig, data: TokenDataset, progress: Progress) -> Result:
-    """Train one named model for a few steps and look at the valid split."""
-    task = progress.add_task(f"{run.model:<17}", total=run.steps, loss="compiling")
-    program = Program.of(run, data)
-    program.compile()
-    losses, times = [], []
-    for step in range(run.steps):
-        start = time.perf_counter()
-        losses.append(float(program.step(step).loss))
-        times.append(time.perf_counter() - start)
-        progress.update(task, advance=1, loss=f"loss {losses[-1]:.3f}")
-    model = program.model(0)
-    valid = evaluate(model, data["valid"], length=run.length, batch_size=run.batch_size, tokens=LOOK)
-    return Result(run.model, model, losses[0], valid.loss, 1e3 * float(np.median(times)))
+    base: dict[str, Any] = {
+        "data": options.data,
+        "tokenizer": "byte",
+        "steps": options.steps,
+        "batch_size": options.batch_size,
+        "length": options.length,
+        "eval_tokens": 16_384,
+        "eval_every": max(1, options.steps // 5),
+        "save_every": max(1, options.steps),
+        "keep": 1,
+        "architecture": architecture,
+        "optimizer": {"learning_rate": options.learning_rate, "weight_decay": 0.0},
+    }
+    arms = {name: {"model": name} for name in MODELS}
+    return Plan.of({"base": base, "arms": arms, "seeds": options.seeds, "reference": "standard"})
 
 
 def difference_table() -> Table:
@@ -109,51 +87,56 @@ def difference_table() -> Table:
     return table
 
 
-def result_table(results: list[Result], options: Options) -> Table:
-    """What the runs showed; 80 columns hold it."""
+def result_table(results: Results, floors: dict[str, float], title: str) -> Table:
+    """What the runs showed, and what n-grams reach on the same text; 80 columns hold it."""
     table = Table(
-        title=f"After {options.steps} steps of {options.batch_size} x {options.length} bytes",
+        title=title,
         title_justify="left",
-        caption="time: parameters in time networks; share: of standard's parameters;\n"
-        "MFLOP: a token, forward; losses in nats a byte, at the first step and\n"
-        "on held-out text. So few steps do not rank the models.",
+        caption="valid: nats a byte on all held-out text; b/B: bits a byte; ppl: perplexity;\n"
+        "x: standard's parameters over these; MFLOP: a token, forward; MB: memory.\n"
+        "So few steps do not rank the models.",
         caption_justify="left",
         box=box.SIMPLE,
         padding=(0, 1, 0, 0),
     )
     table.add_column("model", no_wrap=True)
-    for heading in ("params", "time", "share", "MFLOP", "ms/step", "first", "valid"):
+    for heading in ("valid", "b/B", "ppl", "params", "x", "MFLOP", "ms/step", "MB"):
         table.add_column(heading, justify="right", no_wrap=True)
-    standard = count_parameters(results[0].model).total
-    tokens = options.batch_size * options.length
-    for result in results:
-        parameters = count_parameters(result.model)
+    standard = results.summary.get("standard", {}).get("params")
+    for arm, row in results.summary.items():
         table.add_row(
-            result.name,
-            f"{parameters.total:,}",
-            f"{parameters.time_network:,}",
-            f"{parameters.total / standard:.2f}",
-            f"{forward_flops(result.model, options.batch_size, options.length) / tokens / 1e6:.2f}",
-            f"{result.milliseconds:.1f}",
-            f"{result.first_loss:.3f}",
-            f"{result.valid_loss:.3f}",
+            arm,
+            f"{row['loss_mean']:.3f}",
+            f"{row['bits_per_byte']:.2f}",
+            f"{row['perplexity']:.1f}",
+            f"{row['params']:,}",
+            f"{standard / row['params']:.2f}" if standard else "",
+            f"{row['flops_per_token'] / 1e6:.2f}",
+            f"{row['speed_mean']:.0f}",
+            f"{row['memory_bytes'] / 1e6:.0f}",
         )
+    for name, loss in floors.items():
+        table.add_row(name, f"{loss:.3f}", f"{loss / math.log(2):.2f}", f"{math.exp(loss):.1f}")
     return table
 
 
-def run(options: Options) -> None:
-    """Print the two tables, with a progress bar for every model between them."""
+def run(options: Options) -> int:
+    """Print the two tables, with progress between them; write results and report."""
     console = Console()
-    runs = make_runs(options)
-    data = open_data(next(iter(runs.values())))
+    plan = make_plan(options)
+    data = open_data(plan.arms[0].run)
     console.print(difference_table())
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[loss]}"),
-    )
-    with Progress(*columns, console=console) as progress:
-        results = [train(run, data, progress) for run in runs.values()]
-    console.print(result_table(results, options))
+    save_plan(plan, options.out)
+    with Bars(console) as bars:
+        complete(plan, options.out, bars)
+    ngram_floors(data, options.out)
+    experiment = read_experiment(options.out)
+    results = write_results(experiment)
+    title = f"After {options.steps} steps of {options.batch_size} x {options.length} bytes"
+    console.print(result_table(results, experiment.floors, title))
+    show_failures(console, results.failures, options.out)
+    write_json(Path(f"{RESULTS}.json"), results.summary)
+    write_pickle(Path(f"{RESULTS}.pkl"), results.summary)
+    page, _ = write_report(experiment, "Every named model, a few steps")
+    console.print(f"Written: {RESULTS}.json, {RESULTS}.pkl. The report is {page}")
+    return 1 if results.failures else 0

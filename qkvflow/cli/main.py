@@ -14,10 +14,16 @@ COMMANDS = {
     "train": "Train a model on any text; started again, it goes on where it stopped.",
     "evaluate": "The loss of a trained model on a whole split of a text.",
     "generate": "Continue a text with a trained model, at any depth.",
+    "tune": "Sweep the learning rate of every arm of an experiment.",
+    "validate": "Compare models over paired seeds: sweep, runs, statistics.",
+    "ablate": "Change one choice of a model at a time, over paired seeds.",
+    "flops": "What the arms of an experiment cost: parameters, operations, memory, time.",
+    "figures": "Draw the figures of an experiment, and its table in LaTeX.",
+    "report": "Write one page with all of an experiment.",
     "bench": "Measure how fast this machine trains and generates, against what you would use instead.",
     "export": "Write a trained model, at its own depth or another, to a directory of its own.",
 }
-LONG = ("train", "bench")
+LONG = ("compare", "train", "tune", "validate", "ablate", "bench")
 """Commands that repeat one large computation."""
 
 

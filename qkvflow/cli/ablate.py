@@ -1,0 +1,37 @@
+"""Change one choice of time_indexed_mlp at a time, over paired seeds, and see what it does.
+
+    qkvflow ablate --out ablation_results
+    qkvflow ablate --arms true_time gates_on_inputs gates_on_both gated_attention --out ablation_gates
+
+By default: gates that are told the true time, a constant one, that of another layer, or a vector of
+their own for each layer; plain sharing; gates with euler steps. It takes an hour on two cores, and goes
+on where it stopped.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from qkvflow.cli.experiment_display import run_experiment
+from qkvflow.experiments.plan import read_plan
+
+TIME = ("true_time", "constant_time", "shuffled_time", "layer_vector", "shared", "hybrid")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `qkvflow ablate`."""
+
+    arms: tuple[str, ...] = TIME
+    """Arms of the plan; qkvflow/experiments/plans/ablation.yaml lists them."""
+    plan: str = "ablation"
+    """The plan, or a YAML file like it."""
+    out: Path = Path("ablation_results")
+    """Directory of the experiment; started again, it goes on where it stopped."""
+
+
+def run(options: Options) -> int:
+    """Run what is missing, then write and show the statistics."""
+    plan = read_plan(options.plan)
+    return run_experiment(plan, plan.only(options.arms), options.out, Console())

@@ -1,0 +1,185 @@
+"""What the commands that run experiments have in common: a bar for each run, the tables."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from qkvflow.experiments.floors import ngram_floors
+from qkvflow.experiments.plan import Plan
+from qkvflow.experiments.records import Record
+from qkvflow.experiments.results import read_experiment, save_plan, write_results
+from qkvflow.experiments.runner import Job, Tuned, Watcher, complete
+from qkvflow.train import Sink
+from qkvflow.train.resume import open_data
+
+
+class Bars(Watcher):
+    """A bar for the whole experiment, one for the run under way, and a line for each that ended."""
+
+    def __init__(self, console: Console):
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[loss]}"),
+            TimeRemainingColumn(),
+        )
+        self._bars = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._all = self._bars.add_task("", total=1, loss="", visible=False)
+        self._run = self._bars.add_task("", total=1, loss="", visible=False)
+
+    def stage(self, title: str, jobs: int) -> None:
+        self._bars.reset(self._all, total=jobs, description=title, visible=True)
+
+    def __enter__(self) -> "Bars":
+        self._bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bars.stop()
+
+    def begin(self, job: Job) -> Sequence[Sink]:
+        self._bars.reset(
+            self._run,
+            total=job.run.steps,
+            description=f"{job.arm} {job.out.name}",
+            loss="compiling",
+            visible=True,
+        )
+        return [_RunBar(self._bars, self._run)]
+
+    def end(self, job: Job, record: Record) -> None:
+        self._bars.advance(self._all)
+        name = f"{job.arm:<20} {job.out.name:<10}"
+        if record["status"] == "failed":
+            first = record["error"].splitlines()[0]
+            self._bars.console.print(f"{name} failed: {first}", style="red", highlight=False)
+        else:
+            loss, speed = record["valid"]["loss"], record["ms_per_step"]
+            self._bars.console.print(f"{name} valid {loss:.4f}  {speed:.0f} ms/step", highlight=False)
+
+
+class _RunBar(Sink):
+    def __init__(self, bars: Progress, task: Any):
+        self._bars, self._task = bars, task
+
+    def write(self, record: dict[str, Any]) -> None:
+        if record["kind"] == "start":
+            self._bars.update(self._task, completed=record["step"])
+
+    def tick(self, step: int, loss: float) -> None:
+        self._bars.update(self._task, completed=step, loss=f"loss {loss:.3f}")
+
+
+def tuned_table(tuned: Tuned) -> Table:
+    """The sweep: a row an arm, a column a learning rate, the choice marked."""
+    rates = sorted({rate for entry in tuned.values() for rate, _ in entry["sweep"]})
+    table = Table(
+        title="Valid loss by learning rate",
+        title_justify="left",
+        caption="*: chosen. An arm whose best lies at an end may do better outside the range.",
+        caption_justify="left",
+        box=box.SIMPLE,
+    )
+    table.add_column("arm", no_wrap=True)
+    for rate in rates:
+        table.add_column(f"{rate:g}", justify="right")
+    table.add_column("inside")
+    for arm, entry in tuned.items():
+        losses = dict(map(tuple, entry["sweep"]))
+        cells = [_cell(losses.get(rate), rate == entry["learning_rate"]) for rate in rates]
+        table.add_row(arm, *cells, "yes" if entry["inside"] else "no")
+    return table
+
+
+def _cell(loss: float | None, is_best: bool) -> str:
+    return "failed" if loss is None else f"{loss:.4f}{'*' if is_best else ' '}"
+
+
+def summary_table(summary: dict[str, dict[str, Any]], title: str) -> Table:
+    """One row an arm: what it reached and what it costs."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("arm", no_wrap=True)
+    for heading in ("valid", "+-", "bits/byte", "params", "MFLOP/tok", "ms/step", "MB", "seeds"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for arm, row in summary.items():
+        half = row["loss_ci95"]
+        table.add_row(
+            arm,
+            f"{row['loss_mean']:.4f}",
+            "" if half is None else f"{half:.4f}",
+            f"{row['bits_per_byte']:.3f}",
+            f"{row['params']:,}",
+            f"{row['flops_per_token'] / 1e6:.2f}",
+            f"{row['speed_mean']:.0f}",
+            f"{row['memory_bytes'] / 1e6:.0f}",
+            str(row["num_seeds"]),
+        )
+    return table
+
+
+def test_table(tests: Sequence[dict[str, Any]]) -> Table:
+    """Every pair: difference of valid losses, its interval, p-values."""
+    pairs = tests[0]["seeds"] if tests else []
+    table = Table(
+        title="Differences of valid losses, paired by seed",
+        title_justify="left",
+        caption=f"p: paired t-test; Holm: of {len(tests)} comparisons; flips: exact sign flips, which\n"
+        f"with {len(pairs)} seeds cannot go below {2.0 ** (1 - len(pairs)):.4g}. "
+        "seen: difference noticed with 80% power.",
+        caption_justify="left",
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
+    )
+    for heading in ("first", "second"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("difference", "95%", "p", "Holm", "flips", "g", "seen"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for test in tests:
+        low, high = test["difference_ci95"]
+        table.add_row(
+            test["model1"],
+            test["model2"],
+            f"{test['difference']:+.4f}",
+            f"{low:+.3f} {high:+.3f}",
+            f"{test['p_value']:.2g}",
+            f"{test['p_value_holm']:.2g}",
+            f"{test['p_value_sign_flip']:.2g}",
+            f"{test['hedges_g']:+.1f}",
+            f"{test['detectable_difference']:.3f}",
+        )
+    return table
+
+
+def show_failures(console: Console, failed: Sequence[dict[str, Any]], out: Path) -> None:
+    """A sentence for each run that failed."""
+    for failure in failed:
+        first = failure["error"].splitlines()[0]
+        where = out / "runs" / failure["arm"] / f"seed-{failure['seed']}.json"
+        console.print(
+            f"{failure['arm']}, seed {failure['seed']} failed: {first} ({where})", style="red"
+        )
+
+
+def run_experiment(plan: Plan, chosen: Plan, out: Path, console: Console) -> int:
+    """Run what is missing of the chosen arms, then write and show what all runs say; the exit code."""
+    data = open_data(chosen.arms[0].run)
+    save_plan(plan, out)
+    with Bars(console) as bars:
+        complete(chosen, out, bars)
+    ngram_floors(data, out)
+    experiment = read_experiment(out)
+    results = write_results(experiment)
+    if experiment.tuned:
+        console.print(tuned_table(experiment.tuned))
+    console.print(summary_table(results.summary, "Loss on the whole valid split, and costs"))
+    if results.tests:
+        console.print(test_table(results.tests))
+    show_failures(console, results.failures, out)
+    console.print(f"Written: {out}/statistics_summary.json, significance_tests.json, seed_*.json")
+    return 1 if results.failures else 0

@@ -1,0 +1,45 @@
+"""Sweep the learning rate of every arm of an experiment, and keep the best of each.
+
+    qkvflow tune --plan laptop --out results/laptop
+
+Every arm is tried with the same learning rates, for the same few steps, on a seed that is not used
+again; the valid split decides. The choice is in OUT/tuned.json, which `qkvflow validate` reads.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from qkvflow.cli.experiment_display import Bars, tuned_table
+from qkvflow.config import ConfigError
+from qkvflow.experiments.plan import read_plan
+from qkvflow.experiments.results import save_plan
+from qkvflow.experiments.runner import tune
+from qkvflow.train.resume import open_data
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `qkvflow tune`."""
+
+    plan: str
+    """seeds, laptop, ablation, or a YAML file like theirs."""
+    out: Path
+    """Directory of the experiment; started again, it goes on where it stopped."""
+
+
+def run(options: Options) -> None:
+    """Sweep and show the table."""
+    console = Console()
+    plan = read_plan(options.plan)
+    if plan.sweep is None:
+        raise ConfigError(
+            f"{options.plan} has no sweep:", ["name learning_rates, steps and seed there."]
+        )
+    vocab_size = open_data(plan.arms[0].run).tokenizer.vocab_size
+    save_plan(plan, options.out)
+    with Bars(console) as bars:
+        tuned = tune(plan, options.out, vocab_size, bars)
+    console.print(tuned_table(tuned))
+    console.print(f"Written: {options.out / 'tuned.json'}")

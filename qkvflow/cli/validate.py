@@ -1,0 +1,66 @@
+"""Compare models over paired seeds: sweep, runs, statistics.
+
+    qkvflow validate --plan laptop --out results/laptop
+
+With no options this is the first version's setting (width 256, 6 layers, 1000 steps of 8 x 128
+characters of WikiText-2, four models, five seeds), in statistical_validation_results/. It takes hours
+on two cores. Killed and started again, it goes on; started twice, the two share the work.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+
+from qkvflow.cli.experiment_display import run_experiment
+from qkvflow.config import ConfigError
+from qkvflow.experiments.plan import read_plan
+from qkvflow.experiments.results import save_plan
+from qkvflow.experiments.slurm import submit
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `qkvflow validate`."""
+
+    plan: str = "seeds"
+    """seeds, laptop, ablation, or a YAML file like theirs."""
+    arms: tuple[str, ...] = ()
+    """Arms of the plan to run; all where none is named."""
+    equal: Literal["steps", "parameters", "flops"] = "steps"
+    """What arms have in common with the reference: steps, or also parameters or training FLOPs.
+
+    For parameters they are widened or narrowed, for flops they take more or fewer steps.
+    """
+    slurm: int = 0
+    """Submit so many workers that share the runs to SLURM (needs qkvflow[slurm]), and return."""
+    slurm_options: tuple[str, ...] = ()
+    """Of submitit, as name=value: timeout_min=600 slurm_partition=long."""
+    out: Path = Path("statistical_validation_results")
+    """Directory of the experiment; started again, it goes on where it stopped."""
+
+
+def run(options: Options) -> int:
+    """Run what is missing, then write and show the statistics."""
+    plan = read_plan(options.plan).equal(options.equal)
+    chosen = plan.only(options.arms) if options.arms else plan
+    if options.slurm:
+        parameters = parse_parameters(options.slurm_options)
+        save_plan(plan, options.out)
+        jobs = submit(chosen, options.out, options.slurm, parameters)
+        print(f"Submitted: {', '.join(job.job_id for job in jobs)}. The same command without --slurm,")
+        print("started when they have ended, shows what they found.")
+        return 0
+    return run_experiment(plan, chosen, options.out, Console())
+
+
+def parse_parameters(options: tuple[str, ...]) -> dict[str, int | str]:
+    """Names and values; whole numbers are numbers."""
+    parameters: dict[str, int | str] = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not equals or not name:
+            raise ConfigError("The workers cannot be submitted:", [f"{option!r} is not name=value."])
+        parameters[name] = int(value) if value.isdigit() else value
+    return parameters

@@ -1,0 +1,270 @@
+"""The figures of an experiment, as a paper would print them: png and pdf, legible in grey.
+
+Every arm has a marker and a line of its own beside its colour, the colours differ in lightness, every
+error bar has its points behind it, and fonts are embedded in the pdf.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from qkvflow.experiments.records import Record
+
+STYLE: Any = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "0.9",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "pdf.fonttype": 42,
+    "savefig.dpi": 200,
+}
+COLOURS = ("#1b1b1b", "#d55e00", "#0072b2", "#e6a700", "#009e73", "#cc79a7", "#56b4e9", "#8c6d31")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (5, 5)))
+Summary = Mapping[str, Mapping[str, Any]]
+
+
+@contextmanager
+def figure(paths: Sequence[Path], width: float, height: float) -> Iterator[Axes]:
+    """Axes to draw on; at the end the figure is written to every path."""
+    with mpl.rc_context(STYLE):
+        drawn = Figure(figsize=(width, height), layout="constrained")
+        yield drawn.subplots()
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            metadata = {"CreationDate": None} if path.suffix == ".pdf" else {}
+            drawn.savefig(path, metadata=metadata)
+
+
+def _look(i: int) -> dict[str, Any]:
+    n = len(COLOURS)
+    return {"color": COLOURS[i % n], "marker": MARKERS[i % n]}
+
+
+def _both(directory: Path, name: str) -> list[Path]:
+    return [directory / f"{name}.png", directory / f"{name}.pdf"]
+
+
+def draw_performance(summary: Summary, directory: Path, floors: Mapping[str, float]) -> None:
+    """`statistical_performance`: the valid loss of every arm, each seed a point, mean and interval."""
+    with figure(_both(directory, "statistical_performance"), 6.4, 0.5 + 0.42 * len(summary)) as axes:
+        _points(axes, summary, "all_losses", "loss_mean", "loss_ci95")
+        low, high = axes.get_xlim()
+        for name, loss in floors.items():
+            if low - 0.5 * (high - low) < loss < high + 0.5 * (high - low):
+                axes.axvline(loss, color="0.5", linewidth=0.8, linestyle=":")
+                place = axes.get_xaxis_transform()
+                axes.text(loss, 1.01, name, transform=place, ha="center", fontsize=7, color="0.3")
+        axes.set_xlabel("valid loss, nats a token (mean and 95% interval; points: seeds)")
+
+
+def draw_speed(summary: Summary, directory: Path) -> None:
+    """`speed_comparison`: milliseconds a step of every arm."""
+    rows = {arm: {**row, "speed_ci": None} for arm, row in summary.items()}
+    with figure(_both(directory, "speed_comparison"), 6.4, 0.5 + 0.42 * len(summary)) as axes:
+        _points(axes, rows, "all_speeds", "speed_mean", "speed_ci")
+        axes.set_xlim(left=0)
+        axes.set_xlabel("milliseconds a training step (mean; points: seeds)")
+
+
+def _points(axes: Axes, rows: Summary, values: str, mean: str, half: str) -> None:
+    """Rows of points with their mean and interval, the first arm on top."""
+    for i, row in enumerate(rows.values()):
+        look = _look(i)
+        points = row[values]
+        spread = np.linspace(-0.12, 0.12, len(points)) if len(points) > 1 else [0.0]
+        axes.scatter(
+            points, i + np.asarray(spread), s=12, color=look["color"], alpha=0.45, linewidths=0
+        )
+        axes.errorbar(
+            row[mean],
+            i,
+            xerr=row[half],
+            fmt=look["marker"],
+            color=look["color"],
+            capsize=3,
+            markersize=6,
+        )
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
+
+
+def frontier(summary: Summary) -> list[str]:
+    """The arms that no other arm beats in both parameters and loss, by parameters."""
+    ordered = sorted(summary, key=lambda arm: (summary[arm]["params"], summary[arm]["loss_mean"]))
+    found: list[str] = []
+    for arm in ordered:
+        if not found or summary[arm]["loss_mean"] < summary[found[-1]]["loss_mean"]:
+            found.append(arm)
+    return found
+
+
+def draw_efficiency(summary: Summary, directory: Path) -> None:
+    """`efficiency_with_error`: loss over parameters, with the frontier."""
+    with figure(_both(directory, "efficiency_with_error"), 6.4, 4.0) as axes:
+        best = frontier(summary)
+        steps = [(summary[arm]["params"], summary[arm]["loss_mean"]) for arm in best]
+        axes.step(*zip(*steps), where="post", color="0.6", linewidth=1.0, zorder=1, label="frontier")
+        for i, (arm, row) in enumerate(summary.items()):
+            look = _look(i)
+            axes.errorbar(
+                row["params"],
+                row["loss_mean"],
+                yerr=row["loss_ci95"],
+                fmt=look["marker"],
+                color=look["color"],
+                capsize=3,
+                markersize=7,
+                label=arm,
+            )
+        axes.set_xscale("log")
+        axes.set_xlabel("parameters")
+        axes.set_ylabel("valid loss, nats a token (95% interval)")
+        axes.legend(fontsize=8)
+
+
+def draw_curves(records: Sequence[Record], directory: Path, floors: Mapping[str, float]) -> None:
+    """`learning_curves`: the loss on a fixed part of the valid split; the band is all seeds."""
+    with figure(_both(directory, "learning_curves"), 6.4, 4.0) as axes:
+        arms = dict.fromkeys(r["arm"] for r in records if r["status"] == "finished")
+        last = []
+        for i, arm in enumerate(arms):
+            steps, losses = _curves(
+                [r for r in records if r["arm"] == arm and r["status"] == "finished"]
+            )
+            look = _look(i)
+            axes.fill_between(
+                steps, losses.min(0), losses.max(0), color=look["color"], alpha=0.2, linewidth=0
+            )
+            axes.plot(
+                steps,
+                losses.mean(0),
+                label=arm,
+                linestyle=LINES[i % len(LINES)],
+                markersize=4,
+                linewidth=1.3,
+                **look,
+            )
+            last.append(losses.mean(0)[len(steps) // 4 :])
+        _zoom(axes, last)
+        for name, loss in floors.items():
+            low, high = axes.get_ylim()
+            if low < loss < high:
+                axes.axhline(loss, color="0.5", linewidth=0.8, linestyle=":")
+                place = axes.get_yaxis_transform()
+                label: dict[str, Any] = {"fontsize": 7, "color": "0.3", "ha": "right", "va": "bottom"}
+                axes.text(1.0, loss, name, transform=place, **label)
+        axes.set_xlabel("step")
+        axes.set_ylabel("valid loss, nats a token (mean; band: all seeds)")
+        axes.legend(fontsize=8)
+
+
+def _curves(records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray]:
+    """Steps, and losses [seed, look] at the looks that all seeds have; the start is left out."""
+    looks = [{step: loss for step, _, loss in record["curve"] if step} for record in records]
+    steps = sorted(set.intersection(*(set(look) for look in looks)))
+    return np.asarray(steps), np.asarray([[look[step] for step in steps] for look in looks])
+
+
+def _zoom(axes: Axes, curves: Sequence[np.ndarray]) -> None:
+    """Show the range of the last three quarters: the first steps are all alike."""
+    if curves and all(curve.size for curve in curves):
+        low = min(curve.min() for curve in curves)
+        high = max(curve.max() for curve in curves)
+        room = max(0.08 * (high - low), 1e-3)
+        axes.set_ylim(low - room, high + 3 * room)
+
+
+def draw_sweep(tuned: Mapping[str, Mapping[str, Any]], directory: Path) -> None:
+    """`sweep`: the loss of every arm over the learning rate, the choice marked."""
+    with figure(_both(directory, "sweep"), 6.4, 4.0) as axes:
+        for i, (arm, entry) in enumerate(tuned.items()):
+            known = [(rate, loss) for rate, loss in entry["sweep"] if loss is not None]
+            if not known:
+                continue
+            look = _look(i)
+            axes.plot(*zip(*known), label=arm, linestyle=LINES[i % len(LINES)], markersize=4, **look)
+            best = entry["learning_rate"]
+            axes.plot(
+                best, dict(known)[best], "o", markersize=11, fillstyle="none", color=look["color"]
+            )
+        axes.set_xscale("log")
+        axes.set_xlabel("peak learning rate (circle: chosen)")
+        axes.set_ylabel("valid loss, nats a token")
+        axes.legend(fontsize=8)
+
+
+def draw_forest(tests: Sequence[Mapping[str, Any]], reference: str, directory: Path) -> None:
+    """`forest`: the difference of every arm to the reference, with its interval."""
+    rows = [(_other(test, reference), *_towards(test, reference)) for test in _with(tests, reference)]
+    with figure(_both(directory, "forest"), 6.4, 0.6 + 0.34 * len(rows)) as axes:
+        axes.axvline(0.0, color="0.4", linewidth=1.0)
+        for i, (_, difference, low, high) in enumerate(rows):
+            error = [[difference - low], [high - difference]]
+            axes.errorbar(difference, i, xerr=error, fmt="s", color="#1b1b1b", capsize=3, markersize=5)
+        axes.set_yticks(range(len(rows)), [row[0] for row in rows])
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel(f"valid loss less that of {reference}, nats a token (paired, 95% interval)")
+
+
+def _with(tests: Sequence[Mapping[str, Any]], reference: str) -> list[Mapping[str, Any]]:
+    return [
+        test
+        for test in tests
+        if test["split"] == "valid" and reference in (test["model1"], test["model2"])
+    ]
+
+
+def _other(test: Mapping[str, Any], reference: str) -> str:
+    return test["model2"] if test["model1"] == reference else test["model1"]
+
+
+def _towards(test: Mapping[str, Any], reference: str) -> tuple[float, float, float]:
+    """The other arm's loss less the reference's, and the ends of its interval."""
+    low, high = test["difference_ci95"]
+    if test["model2"] == reference:
+        return test["difference"], low, high
+    return -test["difference"], -high, -low
+
+
+def draw_gates(gates: Mapping[str, np.ndarray], directory: Path) -> None:
+    """`gates`: the gates of every matrix over depth, sorted by their change; one row a layer."""
+    names = list(gates)
+    with mpl.rc_context(STYLE):
+        height = 0.5 + 0.55 * len(names)
+        drawn = Figure(figsize=(6.4, height), layout="constrained")
+        rows = drawn.subplots(len(names), 1, squeeze=False)[:, 0]
+        spread = max(float(np.abs(values - 1.0).max()) for values in gates.values()) or 1.0
+        image = None
+        for axes, name in zip(rows, names):
+            values = gates[name]
+            order = np.argsort(values[-1] - values[0])
+            image = axes.imshow(
+                values[:, order],
+                aspect="auto",
+                cmap="PuOr",
+                vmin=1 - spread,
+                vmax=1 + spread,
+                interpolation="nearest",
+            )
+            axes.set_yticks([0, len(values) - 1], ["first layer", "last"], fontsize=6)
+            axes.set_xticks([])
+            axes.grid(visible=False)
+            axes.set_title(name, fontsize=7, loc="left", pad=2)
+        if image is not None:
+            drawn.colorbar(image, ax=list(rows), label="gate", fraction=0.04)
+        for path in _both(directory, "gates"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            drawn.savefig(path, metadata={"CreationDate": None} if path.suffix == ".pdf" else {})

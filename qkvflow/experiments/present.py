@@ -1,0 +1,71 @@
+"""Figures, table and page of an experiment, from the files in its directory."""
+
+from pathlib import Path
+
+from qkvflow.experiments import figures
+from qkvflow.experiments.gates import read_gates
+from qkvflow.experiments.report import experiment_page, to_html, to_markdown
+from qkvflow.experiments.results import Experiment, Results
+
+
+def draw_all(experiment: Experiment, directory: Path) -> dict[str, Path]:
+    """Draw every figure that the records allow; their png files by name."""
+    results = experiment.results
+    if results.summary:
+        figures.draw_performance(results.summary, directory, experiment.floors)
+        figures.draw_efficiency(results.summary, directory)
+        figures.draw_speed(results.summary, directory)
+        figures.draw_curves(experiment.records, directory, experiment.floors)
+    if any(experiment.plan.reference in (t["model1"], t["model2"]) for t in results.tests):
+        figures.draw_forest(results.tests, experiment.plan.reference, directory)
+    if experiment.tuned:
+        figures.draw_sweep(experiment.tuned, directory)
+    gates = _some_gates(experiment)
+    if gates is not None:
+        figures.draw_gates(read_gates(gates), directory)
+    return {path.stem: path for path in sorted(directory.glob("*.png"))}
+
+
+def _some_gates(experiment: Experiment) -> Path | None:
+    """The gates of the first seed of the first arm that has some."""
+    for arm in experiment.plan.arms:
+        for path in sorted((experiment.out / "runs" / arm.name).glob("seed-*.gates.npz")):
+            return path
+    return None
+
+
+def write_table(results: Results, path: Path) -> None:
+    """The table of losses as LaTeX."""
+    lines = [
+        r"\begin{tabular}{lrrrr}",
+        r"\hline",
+        r"model & parameters & valid loss & bits per byte & ms per step \\",
+        r"\hline",
+    ]
+    for arm, row in results.summary.items():
+        half = "" if row["loss_ci95"] is None else rf" $\pm$ {row['loss_ci95']:.4f}"
+        name = arm.replace("_", r"\_")
+        lines.append(
+            rf"{name} & {row['params']:,} & {row['loss_mean']:.4f}{half} & "
+            rf"{row['bits_per_byte']:.3f} & {row['speed_mean']:.0f} \\"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([*lines, r"\hline", r"\end{tabular}", ""]))
+
+
+def write_report(experiment: Experiment, title: str) -> tuple[Path, Path]:
+    """OUT/report.html and OUT/report.md, and the figures that they show."""
+    out = experiment.out
+    pictures = draw_all(experiment, out / "figures")
+    page = experiment_page(
+        title,
+        experiment.plan,
+        experiment.records,
+        experiment.results,
+        tuned=experiment.tuned,
+        floors=experiment.floors,
+        pictures=pictures,
+    )
+    (out / "report.html").write_text(to_html(page), encoding="utf-8")
+    (out / "report.md").write_text(to_markdown(page, out), encoding="utf-8")
+    return out / "report.html", out / "report.md"

@@ -1,0 +1,319 @@
+"""One page with all of an experiment, self-contained: HTML, and the same as Markdown.
+
+A page is a list of headings, paragraphs, tables and figures; both formats are written from it, so that
+they cannot differ.
+"""
+
+import base64
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qkvflow.experiments.figures import frontier
+from qkvflow.experiments.plan import Plan
+from qkvflow.experiments.records import Record
+from qkvflow.experiments.results import Results
+from qkvflow.experiments.statistics import smallest_p_value
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading, of level 1 for the page and 2 within it."""
+
+    text: str
+    level: int = 2
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A few sentences."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table; numbers are set to the right."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure that lies in a file, and what it shows."""
+
+    path: Path
+    caption: str
+
+
+Item = Heading | Paragraph | Rows | Picture
+
+
+def experiment_page(
+    title: str,
+    plan: Plan,
+    records: Sequence[Record],
+    results: Results,
+    *,
+    tuned: Mapping[str, Mapping[str, Any]] | None,
+    floors: Mapping[str, float],
+    pictures: Mapping[str, Path],
+) -> list[Item]:
+    """All of an experiment, in the order in which a reader asks."""
+    page: list[Item] = [Heading(title, 1), Paragraph(_what(plan, records))]
+    page += _losses(results, floors, pictures)
+    page += _tests(plan, results, pictures)
+    page += _costs(plan, results, pictures)
+    if tuned:
+        page += _sweep(tuned, pictures)
+    page += _origin(records, results)
+    return page
+
+
+def _what(plan: Plan, records: Sequence[Record]) -> str:
+    run = plan.arms[0].run
+    seeds = "seed" if len(plan.seeds) == 1 else "seeds"
+    opened = any(record.get("test") for record in records)
+    return (
+        f"{len(plan.arms)} arms, {len(plan.seeds)} paired {seeds}: the same text in the same order and "
+        f"the same stream of random numbers for every arm. {run.steps:,} steps of {run.batch_size} x "
+        f"{run.length} tokens of {run.data} ({run.tokenizer}); models are chosen by nothing but their "
+        f"last step. The test split was {'opened once, at the end' if opened else 'not opened'}."
+    )
+
+
+def _losses(results: Results, floors: Mapping[str, float], pictures: Mapping[str, Path]) -> list[Item]:
+    best = frontier(results.summary) if results.summary else []
+    tested = any("test_loss_mean" in row for row in results.summary.values())
+    head = ("arm", "parameters", "valid", "95%", "bits/byte", "perplexity", "seeds")
+    rows = [
+        (
+            f"{arm}{' (on the frontier)' if arm in best else ''}",
+            f"{row['params']:,}",
+            f"{row['loss_mean']:.4f}",
+            _half(row["loss_ci95"]),
+            f"{row['bits_per_byte']:.3f}",
+            f"{row['perplexity']:.3f}",
+            str(row["num_seeds"]),
+            *([_mean_and_half(row, "test_loss")] if tested else []),
+        )
+        for arm, row in results.summary.items()
+    ]
+    rows += [
+        (name, "", f"{loss:.4f}", "", "", "", "", *([""] if tested else []))
+        for name, loss in floors.items()
+    ]
+    page: list[Item] = [Heading("Loss"), Rows(head + (("test",) if tested else ()), tuple(rows))]
+    page.append(
+        Paragraph(
+            "Nats a token on the whole valid split after the last step, mean over seeds and half of "
+            "Student's 95% interval. On the frontier: no other arm has both fewer parameters and a "
+            "lower loss. The n-grams (Witten-Bell, fitted on the train split) are the floor to beat."
+        )
+    )
+    return page + _pictures(
+        pictures, "statistical_performance", "efficiency_with_error", "learning_curves"
+    )
+
+
+def _half(half: float | None) -> str:
+    return "" if half is None else f"+- {half:.4f}"
+
+
+def _mean_and_half(row: Mapping[str, Any], name: str) -> str:
+    if f"{name}_mean" not in row:
+        return ""
+    return f"{row[f'{name}_mean']:.4f} {_half(row[f'{name}_ci95'])}".strip()
+
+
+def _tests(plan: Plan, results: Results, pictures: Mapping[str, Path]) -> list[Item]:
+    if not results.tests:
+        return []
+    pairs = len(results.tests[0]["seeds"])
+    head = ("pair", "difference", "95%", "p", "Holm", "sign flips", "g", "better", "equal", "seen")
+    rows = [
+        (
+            f"{test['model1']} - {test['model2']}",
+            f"{test['difference']:+.4f}",
+            f"{test['difference_ci95'][0]:+.4f} to {test['difference_ci95'][1]:+.4f}",
+            f"{test['p_value']:.2g}",
+            f"{test['p_value_holm']:.2g}{' *' if test['significant_at_0.05'] else ''}",
+            f"{test['p_value_sign_flip']:.2g}",
+            f"{test['hedges_g']:+.2f}",
+            f"{test['probability_of_improvement']:.2f}",
+            f"{test['p_value_equivalence']:.2g}",
+            f"{test['detectable_difference']:.4f}",
+        )
+        for test in results.tests
+    ]
+    note = (
+        "Differences of valid losses, paired by seed; below zero, the first is better. p: paired "
+        f"t-test, two-sided; Holm: corrected for all {len(results.tests)} comparisons (*: below "
+        "0.05). Sign flips: an exact test without any assumption about the distribution, which with "
+        f"{pairs} seeds cannot go below p = {smallest_p_value(pairs):.4g}. g: Hedges' g. better: "
+        "probability that a run of the first has the lower loss. equal: p-value of the hypothesis that "
+        f"they differ by more than {plan.margin:g} nats (two one-sided tests; the margin was set "
+        f"beforehand). seen: the true difference that {pairs} seeds notice with a probability of 80%."
+    )
+    page: list[Item] = [Heading("Differences"), Rows(head, tuple(rows)), Paragraph(note)]
+    return page + _pictures(pictures, "forest")
+
+
+def _costs(plan: Plan, results: Results, pictures: Mapping[str, Path]) -> list[Item]:
+    base = results.summary.get(plan.reference)
+    head = ("arm", "parameters", "of them time", "compression", "MFLOP a token")
+    costs = ("training FLOP", "memory, MB", "ms a step")
+    rows = tuple(
+        (
+            arm,
+            f"{row['params']:,}",
+            f"{row['time_network_params']:,}",
+            "" if base is None else f"{base['params'] / row['params']:.2f}",
+            f"{row['flops_per_token'] / 1e6:.3f}",
+            f"{row['training_flops']:.3g}",
+            f"{row['memory_bytes'] / 1e6:.0f}",
+            f"{row['speed_mean']:.0f}",
+        )
+        for arm, row in results.summary.items()
+    )
+    note = (
+        f"Compression: parameters of {plan.reference} over those of the arm. Operations are counted, "
+        "forward, and for all of training. Memory is parameters and the work of a step as the compiler "
+        "plans it. Milliseconds are those of the machine below, which may have done other work, too."
+    )
+    page: list[Item] = [Heading("Costs"), Rows(head + costs, rows), Paragraph(note)]
+    return page + _pictures(pictures, "speed_comparison", "gates")
+
+
+def _sweep(tuned: Mapping[str, Mapping[str, Any]], pictures: Mapping[str, Path]) -> list[Item]:
+    rates = [f"{rate:g}" for rate, _ in next(iter(tuned.values()))["sweep"]]
+    rows = tuple(
+        (
+            arm,
+            *("failed" if loss is None else f"{loss:.4f}" for _, loss in entry["sweep"]),
+            "none" if entry["learning_rate"] is None else f"{entry['learning_rate']:g}",
+            "yes" if entry["inside"] else "no, at an end",
+        )
+        for arm, entry in tuned.items()
+    )
+    note = (
+        "Valid loss after a few steps at each peak learning rate, on one seed that is not used again; "
+        "the best is what the arm is trained with. Where it lies at an end of the range, the arm might "
+        "do better outside."
+    )
+    page: list[Item] = [
+        Heading("Learning rates"),
+        Rows(("arm", *rates, "chosen", "inside"), rows),
+        Paragraph(note),
+    ]
+    return page + _pictures(pictures, "sweep")
+
+
+def _origin(records: Sequence[Record], results: Results) -> list[Item]:
+    page: list[Item] = [Heading("Where this comes from")]
+    for failure in results.failures:
+        first = failure["error"].splitlines()[0]
+        page.append(Paragraph(f"Failed: {failure['arm']}, seed {failure['seed']}: {first}"))
+    finished = [record for record in records if record["status"] == "finished"]
+    if finished:
+        first = finished[0]
+        versions = ", ".join(f"{name} {version}" for name, version in first["versions"].items())
+        machine = first["machine"]
+        page.append(
+            Paragraph(
+                f"{len(finished)} runs, from {min(r['began'] for r in finished)} to "
+                f"{max(r['ended'] for r in finished)}, "
+                f"{sum(r['seconds'] for r in finished) / 60:.0f} minutes of training "
+                f"steps on {machine['processor']} ({machine['cores']} cores, "
+                f"{machine['system']}). Text: digest {first['data_digest'][:12]}. {versions}."
+            )
+        )
+    return page
+
+
+def _pictures(pictures: Mapping[str, Path], *names: str) -> list[Item]:
+    captions = {
+        "statistical_performance": "Valid loss of every arm.",
+        "efficiency_with_error": "Valid loss over parameters.",
+        "learning_curves": "Valid loss over steps, on a fixed part of the split.",
+        "forest": "Differences to the reference.",
+        "speed_comparison": "Milliseconds a step.",
+        "gates": "Gates over depth, columns sorted by their change from the first layer to the last.",
+        "sweep": "The sweep over learning rates.",
+    }
+    return [Picture(pictures[name], captions[name]) for name in names if name in pictures]
+
+
+def to_markdown(page: Sequence[Item], directory: Path) -> str:
+    """The page as Markdown; figures are named relative to its directory."""
+    parts = []
+    for item in page:
+        if isinstance(item, Heading):
+            parts.append(f"{'#' * item.level} {item.text}")
+        elif isinstance(item, Paragraph):
+            parts.append(item.text)
+        elif isinstance(item, Picture):
+            parts.append(f"![{item.caption}]({item.path.relative_to(directory).as_posix()})")
+        else:
+            lines = [item.head, tuple("---" for _ in item.head), *item.rows]
+            parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def to_html(page: Sequence[Item]) -> str:
+    """The page as one HTML file that needs no other: figures are in it."""
+    title = next((item.text for item in page if isinstance(item, Heading)), "qkvflow")
+    body = "\n".join(_element(item) for item in page)
+    return _FRAME.format(title=html.escape(title), body=body)
+
+
+def _element(item: Item) -> str:
+    if isinstance(item, Heading):
+        return f"<h{item.level}>{html.escape(item.text)}</h{item.level}>"
+    if isinstance(item, Paragraph):
+        return f"<p>{html.escape(item.text)}</p>"
+    if isinstance(item, Picture):
+        data = base64.b64encode(item.path.read_bytes()).decode()
+        caption = html.escape(item.caption)
+        return (
+            f'<figure><img alt="{caption}" src="data:image/png;base64,{data}">'
+            f"<figcaption>{caption}</figcaption></figure>"
+        )
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in item.head)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in item.rows
+    )
+    return f"<div><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+
+
+_FRAME = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; color: #1b1b1b; }}
+body {{ max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }}
+h1, h2 {{ line-height: 1.2; margin-top: 2.2rem; }}
+div {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; font-size: 0.86rem; font-variant-numeric: tabular-nums; }}
+th, td {{ padding: 0.25rem 0.7rem; text-align: right; white-space: nowrap; }}
+td {{ border-bottom: 1px solid #e4e4e4; }}
+th {{ border-bottom: 2px solid #1b1b1b; }}
+th:first-child, td:first-child {{ text-align: left; }}
+p {{ max-width: 46rem; }}
+figure {{ margin: 1.5rem 0; }}
+img {{ max-width: 100%; width: 44rem; }}
+figcaption {{ color: #555; font-size: 0.86rem; }}
+</style>
+</head>
+<body>
+{body}
+</body>
+</html>
+"""

@@ -1,0 +1,9 @@
+"""Does time matter? `qkvflow ablate`."""
+
+import sys
+
+from qkvflow.cli.main import main
+
+if __name__ == "__main__":
+    sys.argv[1:1] = ["ablate"]
+    sys.exit(main())
