@@ -70,6 +70,6 @@ def main(arguments: list[str] | None = None) -> int:
     except (ConfigError, DataError, FileError) as error:
         print(error, file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(str(error) or "Interrupted.", file=sys.stderr)
         return 130

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from qkvflow.models import LanguageModel
 from qkvflow.models.paths import nodes_of
@@ -28,10 +29,9 @@ def save_gates(model: LanguageModel, path: Path) -> None:
         return
     gates = gates_of(model)
     if gates:
-        np.savez_compressed(path, allow_pickle=False, **gates)
+        save_file(gates, path)
 
 
 def read_gates(path: Path) -> dict[str, np.ndarray]:
     """The gates in a file."""
-    with np.load(path, allow_pickle=False) as file:
-        return dict(file)
+    return load_file(path)

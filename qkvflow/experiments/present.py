@@ -29,7 +29,7 @@ def draw_all(experiment: Experiment, directory: Path) -> dict[str, Path]:
 def _some_gates(experiment: Experiment) -> Path | None:
     """The gates of the first seed of the first arm that has some."""
     for arm in experiment.plan.arms:
-        for path in sorted((experiment.out / "runs" / arm.name).glob("seed-*.gates.npz")):
+        for path in sorted((experiment.out / "runs" / arm.name).glob("seed-*.gates.safetensors")):
             return path
     return None
 

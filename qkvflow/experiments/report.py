@@ -16,6 +16,7 @@ from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Record
 from qkvflow.experiments.results import Results
 from qkvflow.experiments.statistics import smallest_p_value
+from qkvflow.experiments.summary import steps_below
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ def experiment_page(
     """All of an experiment, in the order in which a reader asks."""
     page: list[Item] = [Heading(title, 1), Paragraph(_what(plan, records))]
     page += _losses(results, floors, pictures)
+    page += _passed(records, floors)
     page += _tests(plan, results, pictures)
     page += _costs(plan, results, pictures)
     if tuned:
@@ -117,6 +119,22 @@ def _losses(results: Results, floors: Mapping[str, float], pictures: Mapping[str
     return page + _pictures(
         pictures, "statistical_performance", "efficiency_with_error", "learning_curves"
     )
+
+
+def _passed(records: Sequence[Record], floors: Mapping[str, float]) -> list[Item]:
+    table = steps_below(records, floors)
+    if not floors or not table:
+        return []
+    rows = tuple(
+        (arm, *("not passed" if step is None else f"{step:,}" for step in steps.values()))
+        for arm, steps in table.items()
+    )
+    note = (
+        "The step of the first look at which the loss was below that of the n-gram; the median over "
+        "seeds, if all of them passed it. Looks are at a fixed part of the valid split, n-grams are "
+        "measured on all of it."
+    )
+    return [Heading("Floors passed"), Rows(("arm", *floors), rows), Paragraph(note)]
 
 
 def _half(half: float | None) -> str:

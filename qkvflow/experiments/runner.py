@@ -41,7 +41,7 @@ PAUSE = 5.0
 """Seconds between looks at what other processes hold."""
 
 
-class StoppedError(Exception):
+class StoppedError(KeyboardInterrupt):
     """A run was asked to stop before its end; the same command goes on from there."""
 
 
@@ -178,8 +178,6 @@ def _attempt(job: Job, watcher: Watcher) -> Record:
     sinks = watcher.begin(job)
     try:
         return _finish(job, sinks, began)
-    except StoppedError:
-        raise
     except Exception as error:
         trace = "".join(traceback.format_exception(error, limit=-5))
         return failed_record(job.arm, job.run, began=began, error=f"{error}\n\n{trace}")
@@ -196,7 +194,7 @@ def _finish(job: Job, sinks: Sequence[Sink], began: str) -> Record:
         size = job.run.batch_size // job.run.accumulate
         test = evaluate(model, data["test"], length=job.run.length, batch_size=size)
     record = finished_record(job.arm, job.run, job.out, data, began=began, test=test)
-    save_gates(load_model(job.out / "final"), job.out.with_name(f"{job.out.name}.gates.npz"))
+    save_gates(load_model(job.out / "final"), job.out.with_name(f"{job.out.name}.gates.safetensors"))
     shutil.rmtree(job.out / "checkpoints", ignore_errors=True)
     return record
 
@@ -207,7 +205,9 @@ def tune(plan: Plan, out: Path, vocab_size: int, watcher: Watcher | None = None)
     jobs = sweep_jobs(plan, out, vocab_size)
     watcher.stage("sweep", len(jobs))
     tuned = chosen(carry_out(jobs, watcher))
-    write_json(out / "tuned.json", tuned)
+    path = out / "tuned.json"
+    before = read_json(path) if path.is_file() else {}  # of arms that were chosen another time
+    write_json(path, {**before, **tuned})
     return tuned
 
 

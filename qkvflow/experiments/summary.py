@@ -6,7 +6,7 @@ model2, t_statistic, ...), with what they lacked beside them.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -132,6 +132,29 @@ def _order(plan: Plan) -> list[str]:
     """The arms, the reference first."""
     names = [arm.name for arm in plan.arms]
     return sorted(names, key=lambda name: name != plan.reference)
+
+
+def step_below(loss: float, record: Record) -> int | None:
+    """The first look at which the valid loss was below this one."""
+    return next((step for step, _, seen in record["curve"] if seen < loss), None)
+
+
+def steps_below(
+    records: Sequence[Record], floors: Mapping[str, float]
+) -> dict[str, dict[str, int | None]]:
+    """When each arm passed each floor: the median over seeds, None where not all of them did."""
+    table: dict[str, dict[str, int | None]] = {}
+    for arm in dict.fromkeys(record["arm"] for record in records):
+        runs = [r for r in records if r["arm"] == arm and r["status"] == "finished"]
+        if runs:
+            found = {name: [step_below(loss, r) for r in runs] for name, loss in floors.items()}
+            table[arm] = {name: _median_step(steps) for name, steps in found.items()}
+    return table
+
+
+def _median_step(steps: Sequence[int | None]) -> int | None:
+    known = [step for step in steps if step is not None]
+    return int(np.median(known)) if len(known) == len(steps) else None
 
 
 def failures(records: Sequence[Record]) -> list[dict[str, Any]]:

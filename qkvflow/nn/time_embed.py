@@ -114,7 +114,7 @@ def other_times(kind: str, depth: int) -> tuple[float, ...]:
         >>> other_times("half", 3)
         (0.5, 0.5, 0.5)
         >>> other_times("shuffled", 4)
-        (0.5, 1.0, 0.25, 0.75)
+        (1.0, 0.25, 0.5, 0.75)
     """
     if kind in ("zero", "half"):
         return ({"zero": 0.0, "half": 0.5}[kind],) * depth

@@ -8,6 +8,7 @@ import subprocess
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from qkvflow.experiments.figures import draw_gates, frontier
 from qkvflow.experiments.plan import Plan
@@ -33,10 +34,10 @@ def experiment(tmp_path):
         arm: {"learning_rate": 2e-3, "inside": True, "sweep": [[1e-3, 3.0], [2e-3, 2.9], [4e-3, None]]}
         for arm in LOSSES
     }
-    gates = tmp_path / "runs" / "gated" / "seed-0.gates.npz"
+    gates = tmp_path / "runs" / "gated" / "seed-0.gates.safetensors"
     gates.parent.mkdir(parents=True)
     rng = np.random.default_rng(0)
-    np.savez(gates, up=rng.uniform(0.5, 1.5, (4, 32)), down=rng.uniform(0.9, 1.1, (4, 8)))
+    save_file({"up": rng.uniform(0.5, 1.5, (4, 32)), "down": rng.uniform(0.9, 1.1, (4, 8))}, gates)
     return Experiment(tmp_path, plan, records, tuned, {"2-gram": 2.35, "3-gram": 1.89})
 
 
@@ -122,5 +123,5 @@ def test_the_page_opens_in_a_browser_without_errors_or_a_network(experiment, tmp
     found = json.loads(re.search(r"<title>(.*?)</title>", done.stdout)[1].replace("&quot;", '"'))
     assert len(found["images"]) == 7
     assert min(found["images"]) > 500
-    assert found["tables"] == 4
+    assert found["tables"] == 5
     assert "CONSOLE" not in done.stderr, done.stderr

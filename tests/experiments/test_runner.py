@@ -65,9 +65,9 @@ def test_records_hold_what_a_claim_needs(done):
     assert [step for step, _, _ in record["curve"]] == [0, 3, 6]
     assert {"qkvflow", "jax", "python"} <= set(record["versions"])
     assert not (out / "runs" / "gated" / "seed-1" / "checkpoints").exists()
-    gates = read_gates(out / "runs" / "gated" / "seed-1.gates.npz")
+    gates = read_gates(out / "runs" / "gated" / "seed-1.gates.safetensors")
     assert gates["mlp.up"].shape == (2, 64)
-    assert not (out / "runs" / "standard" / "seed-1.gates.npz").exists()
+    assert not (out / "runs" / "standard" / "seed-1.gates.safetensors").exists()
 
 
 def test_a_finished_run_is_never_run_again(done):
@@ -180,6 +180,26 @@ def test_killed_and_started_again_or_shared_by_two_it_leaves_the_same_files(plan
         output, _ = process.communicate(timeout=300)
         assert process.returncode == 0, output
     assert files(killed) == files(tmp_path / "whole")
+
+
+def test_asked_to_stop_it_says_how_to_go_on(plan_path, tmp_path):
+    process = start(plan_path, tmp_path / "out")
+    deadline = time.time() + 200
+    while not list(tmp_path.glob("out/sweep/*/*.json")):  # a run has ended, the next is under way
+        assert time.time() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
+    assert "goes on from there" in output or "Interrupted" in output
+
+
+def test_arms_that_are_tuned_later_do_not_lose_the_others(text, tmp_path):
+    plan = Plan.of(tiny_fields(text, sweep={"learning_rates": [1e-3, 1e-2], "steps": 2}))
+    for arm in ("standard", "gated"):
+        tune(plan.only([arm]), tmp_path, 256)
+    assert set(json.loads((tmp_path / "tuned.json").read_text())) == {"standard", "gated"}
 
 
 def test_a_directory_without_an_experiment(tmp_path):

@@ -5,7 +5,12 @@ import pytest
 
 from qkvflow.experiments import statistics
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.summary import failures, significance_tests, statistics_summary
+from qkvflow.experiments.summary import (
+    failures,
+    significance_tests,
+    statistics_summary,
+    steps_below,
+)
 from tests.experiments.support import made_up_record, tiny_fields
 
 STANDARD = [2.3389012, 2.3523450, 2.3594689, 2.3986419, 2.3865778]
@@ -81,3 +86,11 @@ def test_failures_are_kept_apart(records):
     assert failures([*records, broken]) == [
         {"arm": "broken", "seed": 0, "error": "no such thing\ntrace"}
     ]
+
+
+def test_when_a_floor_was_passed():
+    """A made-up curve is 5 at the start, loss + 0.5 at step 50 and loss at step 100."""
+    records = [made_up_record("a", 0, 2.0), made_up_record("a", 1, 2.2), made_up_record("b", 0, 2.0)]
+    found = steps_below(records, {"high": 2.8, "middle": 2.6, "low": 2.1, "none": 1.0})
+    assert found["a"] == {"high": 50, "middle": 75, "low": None, "none": None}
+    assert found["b"] == {"high": 50, "middle": 50, "low": 100, "none": None}

@@ -272,6 +272,9 @@ def test_a_disk_that_is_full_for_the_curve_is_a_sentence(text, tmp_path):
 
 
 def test_nothing_in_the_project_loads_a_pickle():
-    words = re.compile(r"\b(import pickle|pickle\.load|cloudpickle|joblib|np\.load|torch\.load)\b")
+    """Two documented files are written as pickles; that is all."""
+    words = re.compile(
+        r"\b(from pickle|pickle\.loads?|Unpickler|cloudpickle|joblib|np\.load|torch\.load)\b"
+    )
     for path in (ROOT / "qkvflow").rglob("*.py"):
         assert not words.search(path.read_text()), path
