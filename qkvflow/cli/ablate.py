@@ -4,7 +4,7 @@
     qkvflow ablate --arms true_time gates_on_inputs gates_on_both gated_attention --out ablation_gates
 
 By default: gates that are told the true time, a constant one, that of another layer, or a vector of
-their own for each layer; plain sharing; gates with euler steps. It takes an hour on two cores, and goes
+their own for each layer; plain sharing; gates with euler steps. It takes hours on two cores, and goes
 on where it stopped.
 """
 

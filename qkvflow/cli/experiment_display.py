@@ -14,6 +14,7 @@ from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Record
 from qkvflow.experiments.results import read_experiment, save_plan, write_results
 from qkvflow.experiments.runner import Job, Tuned, Watcher, complete
+from qkvflow.experiments.statistics import smallest_p_value
 from qkvflow.train import Sink
 from qkvflow.train.resume import open_data
 
@@ -130,7 +131,7 @@ def test_table(tests: Sequence[dict[str, Any]]) -> Table:
         title="Differences of valid losses, paired by seed",
         title_justify="left",
         caption=f"p: paired t-test; Holm: of {len(tests)} comparisons; flips: exact sign flips, which\n"
-        f"with {len(pairs)} seeds cannot go below {2.0 ** (1 - len(pairs)):.4g}. "
+        f"with {len(pairs)} seeds cannot go below {smallest_p_value(len(pairs)):.4g}. "
         "seen: difference noticed with 80% power.",
         caption_justify="left",
         box=box.SIMPLE,

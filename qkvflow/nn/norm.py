@@ -30,7 +30,7 @@ class Norm(eqx.Module):
         """Normalise over the last axis of `x`.
 
         Tokens are flattened to one axis: sums of products along axes of an array that has an axis of
-        size one, a batch of one, take XLA's CPU backend up to ten times as long.
+        size one, a batch of one, are slow in XLA's CPU backend.
         """
         value = x.array.astype(jnp.float32).reshape(-1, x.array.shape[-1])
         if self.kind == "layer":
