@@ -1,12 +1,9 @@
 """What was measured, as tables, JSON and figures."""
 
 import dataclasses
-import os
-import platform
 from pathlib import Path
 from typing import Any
 
-import jax
 from rich import box
 from rich.table import Table
 
@@ -14,18 +11,6 @@ from qkvflow.bench.growth import Growth
 from qkvflow.bench.lines import Outcome
 
 Record = dict[str, Any]
-
-
-def machine() -> Record:
-    """What the numbers depend on."""
-    return {
-        "processor": platform.machine(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "system": platform.system(),
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-        "backend": jax.default_backend(),
-    }
 
 
 def contest_record(outcome: Outcome) -> Record:

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from qkvflow.bench import costs, growth, lines, show
 from qkvflow.config import ConfigError, nearest
+from qkvflow.experiments.records import machine, versions
 from qkvflow.files import FileError
 from qkvflow.models import MODELS
 
@@ -115,7 +116,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(records: dict[str, Any], out: Path) -> None:
-    records["machine"] = show.machine()
+    records |= {"machine": machine(), "versions": versions()}
     (out / "bench.json").write_text(json.dumps(records, indent=1) + "\n")
     if records["contests"]:
         show.draw(records, out / "bench.png")

@@ -10,20 +10,25 @@ from qkvflow.experiments.results import Experiment, Results
 
 def draw_all(experiment: Experiment, directory: Path) -> dict[str, Path]:
     """Draw every figure that the records allow; their png files by name."""
-    results = experiment.results
+    results, drawn = experiment.results, []
     if results.summary:
         figures.draw_performance(results.summary, directory, experiment.floors)
         figures.draw_efficiency(results.summary, directory)
         figures.draw_speed(results.summary, directory)
         figures.draw_curves(experiment.records, directory, experiment.floors)
+        drawn += ["statistical_performance", "efficiency_with_error", "speed_comparison"]
+        drawn += ["learning_curves"]
     if any(experiment.plan.reference in (t["model1"], t["model2"]) for t in results.tests):
         figures.draw_forest(results.tests, experiment.plan.reference, directory)
+        drawn += ["forest"]
     if experiment.tuned:
         figures.draw_sweep(experiment.tuned, directory)
+        drawn += ["sweep"]
     gates = _some_gates(experiment)
     if gates is not None:
         figures.draw_gates(read_gates(gates), directory)
-    return {path.stem: path for path in sorted(directory.glob("*.png"))}
+        drawn += ["gates"]
+    return {name: directory / f"{name}.png" for name in drawn}
 
 
 def _some_gates(experiment: Experiment) -> Path | None:

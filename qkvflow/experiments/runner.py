@@ -53,6 +53,7 @@ class Job:
     run: RunConfig
     out: Path
     test: bool = False
+    keep_gates: bool = False
 
     @property
     def record_path(self) -> Path:
@@ -117,7 +118,8 @@ def run_jobs(plan: Plan, out: Path, vocab_size: int, rates: dict[str, float]) ->
             arm.name,
             dataclasses.replace(runs[arm.name], seed=seed),
             out / "runs" / arm.name / f"seed-{seed}",
-            plan.test,
+            test=plan.test,
+            keep_gates=True,
         )
         for seed in plan.seeds
         for arm in plan.arms
@@ -187,14 +189,14 @@ def _finish(job: Job, sinks: Sequence[Sink], began: str) -> Record:
     outcome = train(job.run, job.out, sinks)
     if not outcome.finished:
         raise StoppedError(f"Stopped in {job.out}; the same command goes on from there.")
-    data = open_data(job.run)
+    data, model = open_data(job.run), load_model(job.out / "final")
     test = None
     if job.test:
-        model = load_model(job.out / "final")
         size = job.run.batch_size // job.run.accumulate
         test = evaluate(model, data["test"], length=job.run.length, batch_size=size)
     record = finished_record(job.arm, job.run, job.out, data, began=began, test=test)
-    save_gates(load_model(job.out / "final"), job.out.with_name(f"{job.out.name}.gates.safetensors"))
+    if job.keep_gates:
+        save_gates(model, job.out.with_name(f"{job.out.name}.gates.safetensors"))
     shutil.rmtree(job.out / "checkpoints", ignore_errors=True)
     return record
 
