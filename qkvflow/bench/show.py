@@ -1,7 +1,6 @@
-"""What was measured, as tables, JSON and figures."""
+"""What was measured, as plain values and as tables."""
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -99,49 +98,3 @@ def once_table(record: Record) -> Table:
             *(f"{memory[depth]['working_mb']:.0f} MB" for depth in ("6", "48")),
         )
     return table
-
-
-def draw(records: Record, path: Path) -> None:
-    """Ratios of all contests with their bounds."""
-    import matplotlib.pyplot as plt
-
-    rows = [
-        (f"{finding['name']} / {finding['against']}\n{record['title']}", finding)
-        for record in records["contests"].values()
-        for finding in record["findings"]
-    ]
-    figure, axes = plt.subplots(figsize=(9, 0.55 * len(rows) + 1.2), layout="constrained")
-    for place, (_, finding) in enumerate(rows):
-        low, high = finding["quartiles"]
-        axes.plot([low, high], [place, place], color="0.6", linewidth=4, zorder=1)
-        axes.plot(finding["ratio"], place, "o", color="black", zorder=2)
-        if finding["at_most"] is not None:
-            axes.plot(finding["at_most"], place, "|", color="tab:red", markersize=18, zorder=3)
-    axes.set_yticks(range(len(rows)), [label for label, _ in rows], fontsize=7)
-    axes.invert_yaxis()
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:.3g}")
-    axes.xaxis.set_minor_formatter("{x:.3g}")
-    axes.tick_params(axis="x", which="both", labelsize=7)
-    axes.axvline(1.0, color="0.8", zorder=0)
-    axes.set_xlabel("time, as a ratio (dot: medians, bar: quartiles of the rounds, red: at most)")
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-
-
-def draw_growth(records: dict[str, dict[str, Record]], path: Path) -> None:
-    """Milliseconds over each axis, with the exponents."""
-    import matplotlib.pyplot as plt
-
-    figure, panels = plt.subplots(
-        1, len(records), figsize=(3.2 * len(records), 3.4), layout="constrained", squeeze=False
-    )
-    for panel, (axis, by_name) in zip(panels[0], records.items()):
-        for marker, (name, record) in zip("os^", by_name.items()):
-            label = f"{name}, p = {record['exponent']:.2f}"
-            milliseconds = [1e3 * seconds for seconds in record["seconds"]]
-            panel.plot(record["values"], milliseconds, marker=marker, markersize=4, label=label)
-        panel.set(xscale="log", yscale="log", xlabel=axis, ylabel="ms a step")
-        panel.legend(fontsize=6)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)

@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from qkvflow.bench import costs, growth, lines, show
+from qkvflow.bench import costs, figures, growth, lines, show
 from qkvflow.config import ConfigError, nearest
 from qkvflow.experiments.records import machine, versions
 from qkvflow.files import FileError
@@ -119,6 +119,6 @@ def _write(records: dict[str, Any], out: Path) -> None:
     records |= {"machine": machine(), "versions": versions()}
     (out / "bench.json").write_text(json.dumps(records, indent=1) + "\n")
     if records["contests"]:
-        show.draw(records, out / "bench.png")
+        figures.draw(records, out / "bench.png")
     if records["growth"]:
-        show.draw_growth(records["growth"], out / "growth.png")
+        figures.draw_growth(records["growth"], out / "growth.png")

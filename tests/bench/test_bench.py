@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from qkvflow.bench import show
+from qkvflow.bench import figures, show
 from qkvflow.bench.contest import Competition, ContestError, Entry, Times, compete
 from qkvflow.bench.growth import AXES, Growth, shape_at
 from qkvflow.bench.lines import PEAK, Claim, Contest, Outcome, contests, find
@@ -97,9 +97,9 @@ def test_records_are_json_and_tables_and_figures_show_them(tmp_path):
     growth = Growth("batch", "standard", (1, 2, 4), (0.1, 0.2, 0.4))
     grown = {axis: {"standard": show.growth_record(growth)} for axis in AXES}
     assert show.growth_table(grown).row_count == len(AXES)
-    show.draw({"contests": {"a": record}}, tmp_path / "bench.png")
-    show.draw_growth(grown, tmp_path / "growth.png")
-    show.draw_growth({"batch": grown["batch"]}, tmp_path / "one.png")
+    figures.draw({"contests": {"a": record}}, tmp_path / "bench.png")
+    figures.draw_growth(grown, tmp_path / "growth.png")
+    figures.draw_growth({"batch": grown["batch"]}, tmp_path / "one.png")
     for name in ("bench.png", "growth.png", "one.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
