@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install compare bench example test lint clean
+.PHONY: help install compare bench example test test-peers lint clean
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -28,6 +28,13 @@ example: install ## Run the documented API from end to end
 
 test: lint ## Lint, check types, run the tests
 	$(BIN)/pytest
+
+test-peers: $(VENV)/peers ## Compare with torch and transformers, which it installs
+	$(BIN)/pytest -m peers -n 0 tests
+
+$(VENV)/peers: $(VENV)/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.txt --editable ".[peers]"
+	touch $@
 
 lint: install ## ruff and mypy
 	$(BIN)/ruff check .

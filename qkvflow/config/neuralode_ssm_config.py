@@ -98,6 +98,18 @@ class Gpt2Config:
     low_rank: int = 8
     """Rank of the depth-dependent part of `low_rank`."""
 
+    adapter: Literal["lora", "depth_lora"] | None = None
+    """What is added to linear maps and trained in their stead; see `qkvflow.finetune`.
+
+    lora: a pair of factors for every layer. depth_lora: one pair, scaled by a function of depth.
+    """
+    adapter_rank: int = 8
+    """Rank of the adapters."""
+    adapter_alpha: float = 16.0
+    """The product of the factors of `lora` counts adapter_alpha / adapter_rank times."""
+    adapter_maps: tuple[str, ...] = ("*.*",)
+    """Linear maps with an adapter: attention.qkv, mlp.*, lm_head. *.* stands for all of a layer."""
+
     ssm_state_size: int = 64
     """Size N of the state of each state-space channel."""
     ssm_expand: int = 2
@@ -225,6 +237,8 @@ _POSITIVE = (
     "time_embed_dim",
     "sinusoidal_dim",
     "low_rank",
+    "adapter_rank",
+    "adapter_alpha",
     "ssm_state_size",
     "ssm_expand",
     "ssm_head_size",
@@ -292,6 +306,8 @@ def _part_problems(config: Gpt2Config) -> list[str]:
     if missing or config.gated_parts == ():
         gated = ", ".join(config.gated_parts or ()) or "empty"
         problems.append(f"gated_parts is {gated}; expected some of the layer's parts.")
+    if config.adapter is not None and not config.adapter_maps:
+        problems.append("adapter_maps is empty; expected at least one name of a linear map.")
     inner = config.hidden_dim * config.ssm_expand
     if parts is not None and "ssm" in parts and inner % config.ssm_head_size:
         problems.append(

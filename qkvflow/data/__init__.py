@@ -36,4 +36,5 @@ from qkvflow.data.tokenizer import CharTokenizer as CharTokenizer
 from qkvflow.data.tokenizer import Tokenizer as Tokenizer
 from qkvflow.data.tokenizer_registry import TOKENIZER_NAMES as TOKENIZER_NAMES
 from qkvflow.data.tokenizer_registry import make_tokenizer as make_tokenizer
+from qkvflow.data.tokenizer_registry import read_tokenizer_files as read_tokenizer_files
 from qkvflow.data.tokenizer_registry import tokenizer_from_dict as tokenizer_from_dict

@@ -42,10 +42,11 @@ def make_tokenizer(spec: str, corpus: Corpus, vocab_size: int = 8192) -> Tokeniz
         return CharTokenizer.fit(corpus.chunks("train"))
     if spec == "bpe":
         return BPETokenizer.train(corpus.chunks("train"), vocab_size)
-    return _load(Path(spec).expanduser())
+    return read_tokenizer_files(Path(spec).expanduser())
 
 
-def _load(path: Path) -> BPETokenizer:
+def read_tokenizer_files(path: Path) -> BPETokenizer:
+    """The tokenizer of a tokenizer.json, or of a directory that holds one or GPT-2's files."""
     if path.is_file():
         return BPETokenizer.from_file(path)
     if (path / "tokenizer.json").is_file():

@@ -18,6 +18,7 @@ from jax import Array
 
 from qkvflow.models.language_model import LanguageModel
 from qkvflow.models.paths import PARTS, arrays_of, nodes_of, parts_of
+from qkvflow.nn.adapters import Adapted
 from qkvflow.nn.attention import Attention
 from qkvflow.nn.linear import Linear, size_of
 from qkvflow.nn.mlp import MLP
@@ -75,7 +76,8 @@ def forward_flops(model: LanguageModel, batch: int, length: int) -> int:
     config = model.config
     token = evaluations * _block_flops(block, length)
     token += NORM * config.hidden_dim + 2 * config.hidden_dim * config.vocab_size
-    return batch * length * token + evaluations * sum(map(_curve_flops, _nodes(blocks, Weight)))
+    curves = evaluations * sum(map(_curve_flops, _nodes(blocks, Weight)))
+    return batch * length * token + curves + sum(map(_curve_flops, _nodes(model.lm_head, Weight)))
 
 
 def training_flops(model: LanguageModel, batch: int, length: int) -> int:
@@ -108,16 +110,22 @@ def _scan_flops(part: SelectiveSSM, length: int) -> int:
 
 def _curve_flops(curve: Weight) -> int:
     """Operations that turn a curve into a value at one time."""
+    if isinstance(curve, Adapted):
+        return _curve_flops(curve.base) + _product_flops(curve.down.table, curve.up.table)
+    if isinstance(curve, LowRank):
+        inner = _curve_flops(curve.base) if isinstance(curve.base, Weight) else 0
+        return inner + 2 * _size(curve.network) + _product_flops(curve.down, curve.up)
     networks = sum(2 * _size(network) for network in _nodes(curve, TimeNetwork))
     if isinstance(curve, Generated):
         return networks + 2 * _size(curve.basis)
     if isinstance(curve, Gated):
         return networks + len(curve.gates) * _size(curve.base.weight)
-    if isinstance(curve, LowRank):
-        rank = curve.up.In[0].size
-        inner = _curve_flops(curve.base) if isinstance(curve.base, Weight) else 0
-        return networks + inner + 2 * rank * size_of(curve.up.Out) * size_of(curve.down.In)
     return networks
+
+
+def _product_flops(down: Any, up: Any) -> int:
+    """Operations of the product of two linear maps."""
+    return 2 * up.In[0].size * size_of(up.Out) * size_of(down.In)
 
 
 @dataclass(frozen=True)

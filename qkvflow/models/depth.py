@@ -15,8 +15,9 @@ from qkvflow.nn.weights import resolve
 def unroll(model: LanguageModel, depth: int) -> FlowLM:
     """The ordinary per-layer model that samples `model` on the grid of `depth` layers.
 
-    At the model's own depth it is the same function. heun and rk4 look at the weights between layers
-    too, and their tables have an entry for each time at which they do.
+    At the model's own depth it is the same function. Adapters become part of the weights. heun and rk4
+    look at the weights between layers too, and their tables have an entry for each time at which they
+    do.
 
     Example:
         >>> import jax
@@ -35,5 +36,11 @@ def unroll(model: LanguageModel, depth: int) -> FlowLM:
     sampled = eqx.filter_jit(resolve)(model.transformer.blocks, times)
     blocks = as_table(sampled, tuple(map(float, times)))
     transformer = dataclasses.replace(model.transformer, blocks=blocks)
-    unrolled = dataclasses.replace(config, weights="per_layer", num_layers=int(depth))
-    return FlowLM(unrolled, transformer, model.lm_head)
+    head = None if model.lm_head is None else model.output_map()
+    unrolled = dataclasses.replace(config, weights="per_layer", num_layers=int(depth), adapter=None)
+    return FlowLM(unrolled, transformer, head)
+
+
+def merge(model: LanguageModel) -> FlowLM:
+    """The same function without adapters: they become part of the weights of every layer."""
+    return unroll(model, model.config.num_layers)

@@ -1,7 +1,8 @@
 """A language model is a vector field integrated over depth: embed, integrate, norm, head."""
 
+import dataclasses
 import os
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, Self, cast, final
 
 import equinox as eqx
 import haliax as hax
@@ -13,14 +14,16 @@ from jax import Array
 from qkvflow.config import ConfigError, Gpt2Config
 from qkvflow.models.checks import check_complete, check_ids, check_targets, checked_time
 from qkvflow.models.presets import Preset
+from qkvflow.nn.adapters import add_adapters
 from qkvflow.nn.dynamic import TABLEAUS, Block, Steps, Tableau, integrate, pass_layer
 from qkvflow.nn.families import FAMILIES
 from qkvflow.nn.linear import Embedding, Linear, dropout
 from qkvflow.nn.norm import Norm
 from qkvflow.nn.time_embed import Time
-from qkvflow.nn.weights import resolve
+from qkvflow.nn.weights import Weight, resolve
 
 EMBEDDING_SCALE = 0.1
+_ADAPTERS = 0x61646170  # sets the keys of adapters apart from those of the other weights
 
 
 class Transformer(eqx.Module):
@@ -58,7 +61,7 @@ class LanguageModel(eqx.Module):
 
     config: Gpt2Config = eqx.field(static=True)
     transformer: Transformer
-    lm_head: Linear | None
+    lm_head: Linear | Weight | None
 
     @classmethod
     def init(cls, config: Gpt2Config, *, key: Array) -> Self:
@@ -122,8 +125,13 @@ class LanguageModel(eqx.Module):
     def head(self, x: NamedArray) -> Array:
         """Logits [batch, position, vocab] of x(1), in float32."""
         normed = self.transformer.ln_f(x)
-        head = self.lm_head or _transposed(self.transformer.wte)
-        return head(normed).array.astype(jnp.float32)
+        return self.output_map()(normed).array.astype(jnp.float32)
+
+    def output_map(self) -> Linear:
+        """The map from x(1) to logits: the output projection at t = 1, or the token embedding."""
+        if self.lm_head is None:
+            return _transposed(self.transformer.wte)
+        return cast(Linear, resolve(self.lm_head, 1.0))
 
     @property
     def tableau(self) -> Tableau:
@@ -177,11 +185,22 @@ class FlowLM(LanguageModel):
 
 
 @eqx.filter_jit  # one compilation instead of one for the shape of every weight
-def _fresh_weights(config: Gpt2Config, key: Array) -> tuple[Transformer, Linear | None]:
+def _fresh_weights(config: Gpt2Config, key: Array) -> tuple[Transformer, Linear | Weight | None]:
     k_transformer, k_head = jax.random.split(key)
     head = Linear.init((config.Embed,), (config.Vocab,), key=k_head)
     transformer = Transformer.init(config, key=k_transformer)
-    return transformer, None if config.tie_embeddings else head
+    return with_adapters(transformer, None if config.tie_embeddings else head, config, key)
+
+
+def with_adapters(
+    transformer: Transformer, head: Linear | None, config: Gpt2Config, key: Array
+) -> tuple[Transformer, Linear | Weight | None]:
+    """The same weights with the adapters that a config names, fresh; they change nothing yet."""
+    if config.adapter is None:
+        return transformer, head
+    own = jax.random.fold_in(key, _ADAPTERS)
+    blocks, adapted = add_adapters(transformer.blocks, head, config, key=own)
+    return dataclasses.replace(transformer, blocks=blocks), adapted
 
 
 def _transposed(embedding: Embedding) -> Linear:

@@ -81,6 +81,16 @@ def write_arrays(path: Path, arrays: Arrays) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def arrays_digest(arrays: Arrays) -> str:
+    """The sha256 of arrays, whatever file they are in: names, types, shapes and numbers."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        value = np.asarray(arrays[name], order="C")
+        digest.update(f"{name} {value.dtype} {value.shape}\n".encode())
+        digest.update(value.tobytes())
+    return digest.hexdigest()
+
+
 def read_arrays(path: Path, sha256: str) -> Arrays:
     """The arrays of a file whose content has this digest."""
     try:

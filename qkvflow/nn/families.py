@@ -35,13 +35,13 @@ def _map_parts(function: Callable[[Any, Array], Weight], layer: _Layer, key: Arr
 
 def per_layer(make: MakeLayer[_Layer], config: Gpt2Config, *, key: Array) -> _Layer:
     """Every layer with its own weights, drawn apart (heun and rk4 have layers at their stages too)."""
-    knots = _table_times(config)
+    knots = table_times(config)
     Layers = Axis("layers", len(knots))
     stacked = hax.vmap(make, Layers)(jax.random.split(key, Layers.size))
     return as_table(stacked, tuple(map(float, knots)))
 
 
-def _table_times(config: Gpt2Config) -> np.ndarray:
+def table_times(config: Gpt2Config) -> np.ndarray:
     """Where a table has entries: at every time at which the integrator looks at the weights."""
     if config.integrator == "adaptive":
         return layer_times(config.num_layers)
@@ -124,15 +124,17 @@ def low_rank(make: MakeLayer[_Layer], config: Gpt2Config, *, key: Array) -> _Lay
     k_layer, k_ranks = jax.random.split(key)
 
     def curve(part: Linear | Norm, key: Array) -> Weight:
-        return Shared(part) if isinstance(part, Norm) else low_rank_curve(part, config, key=key)
+        if isinstance(part, Norm):
+            return Shared(part)
+        return low_rank_curve(part, config, config.low_rank, key=key)
 
     return _map_parts(curve, make(k_layer), k_ranks)
 
 
-def low_rank_curve(base: Linear, config: Gpt2Config, *, key: Array) -> LowRank:
+def low_rank_curve(base: Linear, config: Gpt2Config, rank: int, *, key: Array) -> LowRank:
     """A linear map with a low-rank part that is zero at the start."""
     k_down, k_up, k_network = jax.random.split(key, 3)
-    Rank = Axis("rank", config.low_rank)
+    Rank = Axis("rank", rank)
     return LowRank(
         base=base,
         down=Linear.init(base.In, (Rank,), key=k_down),

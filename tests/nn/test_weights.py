@@ -130,7 +130,7 @@ def test_low_rank_adds_a_matrix_of_that_rank():
 def test_low_rank_adapts_any_other_curve_and_starts_as_that_curve(weights):
     base = curves(weights)["map"]
     config = small_config()
-    adapter = low_rank_curve(make_layer(jax.random.key(1))["map"], config, key=jax.random.key(2))
+    adapter = low_rank_curve(make_layer(jax.random.key(1))["map"], config, 2, key=jax.random.key(2))
     adapter = eqx.tree_at(lambda a: a.base, adapter, base)
     assert difference(adapter.at(TIMES), resolve(base, TIMES)) == 0.0
     trained = eqx.tree_at(lambda a: a.network, adapter, randomised(adapter.network))

@@ -1,0 +1,205 @@
+"""GPT-2 in the layout of Hugging Face, from a directory: config.json and model.safetensors.
+
+    wte.weight, wpe.weight          [token or position, E]
+    h.0.ln_1, h.0.ln_2, ln_f        weight, bias [E]
+    h.0.attn.c_attn                 weight [E, 3 E]: queries, keys, values, each head by head
+    h.0.attn.c_proj, h.0.mlp.c_fc, h.0.mlp.c_proj    weight [in, out], bias [out]
+    lm_head.weight                  [token, E]; often absent, since it is wte
+
+All names may begin with "transformer.". Masks that old files hold (attn.bias, attn.masked_bias) are
+left out. A pickle, such as pytorch_model.bin, is never read.
+"""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+from safetensors.numpy import load_file
+
+from qkvflow.config import ConfigError, Gpt2Config
+from qkvflow.files import FileError
+from qkvflow.models.paths import Arrays, arrays_of, with_arrays
+from qkvflow.models.standard_lm import StandardLM
+from qkvflow.models.storage import shape_problems
+
+_ACTIVATIONS = {
+    "gelu_new": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+_EXPECTED = {
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "reorder_and_upcast_attn": False,
+    "add_cross_attention": False,
+}
+_MASKS = (".attn.bias", ".attn.masked_bias")
+_CURVES = {
+    "ln_1": "attention.norm",
+    "attn.c_attn": "attention.part.qkv",
+    "attn.c_proj": "attention.part.out",
+    "ln_2": "mlp.norm",
+    "mlp.c_fc": "mlp.part.up",
+    "mlp.c_proj": "mlp.part.down",
+}
+"""Parts of a layer there, and the paths of the curves here."""
+
+
+def import_gpt2(directory: str | os.PathLike[str]) -> StandardLM:
+    """The model in a directory, as `standard`: the same logits up to rounding.
+
+    Raises:
+        FileError: a file is missing or broken, of another kind of model, of a GPT-2 with options that
+            are not supported, or tensors are missing, unknown or of other shapes.
+
+    Example:
+        model = import_gpt2("models/gpt2")
+        model.save("models/gpt2-qkvflow")
+    """
+    path = Path(directory).expanduser()
+    fields = _read_config(path)
+    tensors = _read_tensors(path)
+    config = _config(fields, path, tied=_is_tied(fields, tensors))
+    expected = _expected_shapes(config)
+    problems = shape_problems(tensors, expected)
+    if problems:
+        raise FileError(
+            f"{path / 'model.safetensors'} does not hold the GPT-2 that its config.json describes "
+            f"(there: the file, here: config.json): {'; '.join(problems)}."
+        )
+    model = eqx.filter_eval_shape(StandardLM.init, config, key=jax.random.key(0))
+    arrays = _our_arrays(tensors, config)
+    shapes = {name: leaf.shape for name, leaf in arrays_of(model).items()}
+    shaped = {name: jnp.asarray(arrays[name].reshape(shape)) for name, shape in shapes.items()}
+    return with_arrays(model, shaped)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    file = path / "config.json"
+    if not file.is_file():
+        state = "holds no config.json" if path.is_dir() else "is not there"
+        raise FileError(
+            f"{path} {state}: expected a directory with config.json and model.safetensors in the "
+            "layout of Hugging Face's GPT-2."
+        )
+    try:
+        fields = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FileError(f"{file} cannot be read: {error}.") from error
+    kind = fields.get("model_type") if isinstance(fields, dict) else None
+    if kind != "gpt2":
+        raise FileError(f"{file} describes a model of type {kind!r}; expected 'gpt2'.")
+    return fields
+
+
+def _read_tensors(path: Path) -> Arrays:
+    file = path / "model.safetensors"
+    if not file.is_file():
+        others = sorted(p.name for kind in ("*.bin", "*.index.*") for p in path.glob(kind))
+        hint = f" It has {', '.join(others)}: load that elsewhere and save it as one safetensors file."
+        raise FileError(f"{file} is missing.{hint if others else ''}")
+    try:
+        tensors = load_file(file)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise FileError(f"{file} cannot be read: {error}.") from error
+    except (KeyError, TypeError) as error:
+        raise FileError(f"{file} has numbers of a type that numpy does not know: {error}.") from error
+    return {
+        name.removeprefix("transformer."): tensor.astype(np.float32)
+        for name, tensor in tensors.items()
+        if not name.endswith(_MASKS)
+    }
+
+
+def _is_tied(fields: dict[str, Any], tensors: Arrays) -> bool:
+    """Whether the output projection is the token embedding; then a copy of it is dropped."""
+    if not fields.get("tie_word_embeddings", True):
+        return False
+    tensors.pop("lm_head.weight", None)
+    return True
+
+
+def _config(fields: dict[str, Any], path: Path, *, tied: bool) -> Gpt2Config:
+    problems = [
+        f"{name} is {fields[name]!r}; only {value!r} is supported."
+        for name, value in _EXPECTED.items()
+        if fields.get(name, value) != value
+    ]
+    activation = fields.get("activation_function", "gelu_new")
+    if activation not in _ACTIVATIONS:
+        known = ", ".join(_ACTIVATIONS)
+        problems.append(f"activation_function is {activation!r}; expected one of {known}.")
+    needed = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")
+    problems += [f"{name} is missing." for name in needed if not isinstance(fields.get(name), int)]
+    if problems:
+        raise FileError(f"{path / 'config.json'} cannot be used: {' '.join(problems)}")
+    try:
+        return Gpt2Config(
+            num_layers=fields["n_layer"],
+            hidden_dim=fields["n_embd"],
+            num_heads=fields["n_head"],
+            vocab_size=fields["vocab_size"],
+            max_position_embeddings=fields["n_positions"],
+            activation_function=_ACTIVATIONS[activation],  # type: ignore[arg-type]
+            attn_pdrop=float(fields.get("attn_pdrop", 0.1)),
+            resid_pdrop=float(fields.get("resid_pdrop", 0.1)),
+            embd_pdrop=float(fields.get("embd_pdrop", 0.1)),
+            mlp_ratio=_ratio(fields.get("n_inner") or 4 * fields["n_embd"], fields["n_embd"]),
+            tie_embeddings=tied,
+            norm_epsilon=float(fields.get("layer_norm_epsilon", 1e-5)),
+        )
+    except ConfigError as error:
+        raise FileError(f"{path / 'config.json'} cannot be used: {error}") from error
+
+
+def _ratio(inner: int, hidden: int) -> float:
+    """A ratio that the width of the MLP can be made of again without being rounded down."""
+    ratio = inner / hidden
+    return ratio if int(hidden * ratio) == inner else math.nextafter(ratio, math.inf)
+
+
+def _expected_shapes(config: Gpt2Config) -> Arrays:
+    E, M = config.hidden_dim, config.Mlp.size
+    shapes: dict[str, tuple[int, ...]] = {
+        "wte.weight": (config.vocab_size, E),
+        "wpe.weight": (config.max_position_embeddings, E),
+    }
+    if not config.tie_embeddings:
+        shapes["lm_head.weight"] = (config.vocab_size, E)
+    linear = {"attn.c_attn": (E, 3 * E), "attn.c_proj": (E, E)}
+    linear |= {"mlp.c_fc": (E, M), "mlp.c_proj": (M, E)}
+    parts = {f"h.{i}.{name}": shape for i in range(config.num_layers) for name, shape in linear.items()}
+    norms = [f"h.{i}.{name}" for i in range(config.num_layers) for name in ("ln_1", "ln_2")]
+    for name, shape in {**parts, **dict.fromkeys([*norms, "ln_f"], (E,))}.items():
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[-1:]}
+    return {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in shapes.items()}
+
+
+def _our_arrays(tensors: Arrays, config: Gpt2Config) -> Arrays:
+    """Every array by the path it has here; shapes may still be flat."""
+    arrays = {f"transformer.{name}": tensors[name] for name in ("wte.weight", "wpe.weight")}
+    arrays |= {f"transformer.ln_f.{kind}": tensors[f"ln_f.{kind}"] for kind in ("weight", "bias")}
+    if not config.tie_embeddings:
+        arrays["lm_head.weight"] = tensors["lm_head.weight"].T
+    for there, here in _CURVES.items():
+        for kind in ("weight", "bias"):
+            layers = [tensors[f"h.{i}.{there}.{kind}"] for i in range(config.num_layers)]
+            if there == "attn.c_attn":
+                layers = [_by_head(layer, config.num_heads) for layer in layers]
+            arrays[f"transformer.blocks.parts.{here}.table.{kind}"] = np.stack(layers)
+    return arrays
+
+
+def _by_head(layer: np.ndarray, heads: int) -> np.ndarray:
+    """[..., 3 E] as queries, keys and values, each head by head, to each head's three together."""
+    split = layer.reshape(*layer.shape[:-1], 3, heads, -1)
+    return np.ascontiguousarray(np.moveaxis(split, -3, -2))
