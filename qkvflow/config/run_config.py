@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from qkvflow.config.neuralode_ssm_config import Gpt2Config
+from qkvflow.config.start_config import StartConfig
 from qkvflow.config.strict import ConfigError, from_dict, strict, to_dict, type_problems
 
 Option = int | float | bool | str
@@ -96,7 +97,7 @@ class RunConfig:
     documents: int | None = 10_000
     """Documents that are streamed of hf:OWNER/NAME; None takes all."""
     steps: int = 1000
-    """Training steps."""
+    """Training steps; with a start there may be none."""
     batch_size: int = 8
     """Windows of text in a step."""
     length: int = 128
@@ -125,11 +126,14 @@ class RunConfig:
 
     architecture: Gpt2Config = field(default_factory=Gpt2Config)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    start: StartConfig | None = None
+    """A trained model to go on from; its shape is then the architecture. None: fresh weights."""
 
     def __post_init__(self) -> None:
         problems = type_problems(self)
         if not problems:
             problems += _below(self, _COUNTS, 1) + _below(self, ("seed",), 0)
+            problems += _below(self, ("steps",), 1 if self.start is None else 0)
             for name in ("eval_tokens", "documents"):
                 if getattr(self, name) is not None:
                     problems += _below(self, (name,), 1)
@@ -143,14 +147,16 @@ class RunConfig:
         return from_dict(cls, fields)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as plain JSON values, but for those of the model that the run decides."""
+        """All fields as plain JSON values, but for those of the model that a fresh run decides."""
         fields = to_dict(self)
-        for name in _DECIDED_BY_THE_RUN:
+        for name in _DECIDED_BY_THE_RUN if self.start is None else ():
             del fields["architecture"][name]
         return fields
 
     def model_config(self, vocab_size: int) -> Gpt2Config:
-        """The model's configuration, once the tokenizer is known."""
+        """The model's configuration, once the tokenizer is known; with a start, that of the start."""
+        if self.start is not None:
+            return self.architecture
         return dataclasses.replace(
             self.architecture, vocab_size=vocab_size, max_position_embeddings=self.length
         )
@@ -163,7 +169,6 @@ class RunConfig:
 
 _COUNTS = (
     "bpe_size",
-    "steps",
     "batch_size",
     "length",
     "accumulate",
@@ -187,13 +192,18 @@ def _relations(run: RunConfig) -> list[str]:
             f"batch_size {run.batch_size} is not divisible by accumulate {run.accumulate}; "
             "the parts of a batch are of one size."
         )
-    if (run.optimizer.warmup or 0) > run.steps:
+    if run.steps and (run.optimizer.warmup or 0) > run.steps:
         problems.append(
             f"optimizer.warmup is {run.optimizer.warmup} in a run of {run.steps} steps; "
             "expected at most steps, or the learning rate never reaches its peak."
         )
     if run.seed + run.seeds - 1 > LARGEST_SEED:
         problems.append(f"seed is {run.seed}; expected at most {LARGEST_SEED}.")
+    if run.start is not None:
+        longest = run.architecture.max_position_embeddings
+        if run.length > longest:
+            problems.append(f"length is {run.length}; the model that it starts from takes {longest}.")
+        return problems
     plain = Gpt2Config()
     for name, meaning in _DECIDED_BY_THE_RUN.items():
         if getattr(run.architecture, name) != getattr(plain, name):

@@ -69,14 +69,14 @@ def from_dict(cls: type[_Config], fields: Mapping[str, Any]) -> _Config:
     """
     hints, values, problems = typing.get_type_hints(cls), dict[str, Any](), list[str]()
     for name, value in fields.items():
-        kind = hints.get(name)
-        if not dataclasses.is_dataclass(kind):
+        kind = _nested(hints.get(name), value)
+        if kind is None:
             values[str(name)] = tuple(value) if isinstance(value, list) else value
         elif not isinstance(value, Mapping):
             problems.append(f"{name} is {value!r}; expected a table of fields.")
         else:
             try:
-                values[name] = from_dict(typing.cast(type, kind), value)
+                values[name] = from_dict(kind, value)
             except ConfigError as error:
                 problems += [f"{name}: {problem}" for problem in error.problems]
     try:
@@ -86,6 +86,14 @@ def from_dict(cls: type[_Config], fields: Mapping[str, Any]) -> _Config:
     if problems:
         raise ConfigError(f"{cls.__name__} cannot be made:", problems)
     return config
+
+
+def _nested(kind: Any, value: Any) -> type | None:
+    """The config that a field holds; none where it holds a plain value, or nothing though it may."""
+    for each in typing.get_args(kind) or (kind,):
+        if dataclasses.is_dataclass(each) and not (value is None and each is not kind):
+            return typing.cast(type, each)
+    return None
 
 
 def to_dict(config: Any) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What is kept of a run when it has ended: one small JSON file with all that a claim needs."""
 
 import datetime
+import functools
 import importlib.metadata
 import itertools
 import json
@@ -10,13 +11,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
+import jax
 import numpy as np
 
-from qkvflow.config import RunConfig
+from qkvflow.config import Gpt2Config, RunConfig
 from qkvflow.data import TokenDataset
 from qkvflow.experiments.matching import shapes_of
 from qkvflow.files import FileError
-from qkvflow.models import count_parameters, forward_flops, training_flops, training_memory
+from qkvflow.models import (
+    Memory,
+    build_model,
+    count_parameters,
+    forward_flops,
+    training_flops,
+    training_memory,
+)
 from qkvflow.train import Evaluation, read_metrics
 
 Record = dict[str, Any]
@@ -102,7 +112,7 @@ def costs(run: RunConfig, vocab_size: int) -> dict[str, Any]:
     """Parameters, operations and memory of a run; they depend on shapes only."""
     model = shapes_of(run, vocab_size)
     parameters = count_parameters(model)
-    memory = training_memory(model, run.batch_size, run.length)
+    memory = _memory(run.model, model.config, run.batch_size, run.length)
     step_tokens = run.batch_size * run.length
     return {
         "parameters": parameters.total,
@@ -111,6 +121,13 @@ def costs(run: RunConfig, vocab_size: int) -> dict[str, Any]:
         "training_flops": run.steps * training_flops(model, run.batch_size, run.length),
         "memory_bytes": memory.parameters + memory.working,
     }
+
+
+@functools.cache
+def _memory(name: str, config: Gpt2Config, batch: int, length: int) -> Memory:
+    """Memory of a step, which takes a compilation to find: once for all seeds."""
+    model = eqx.filter_eval_shape(build_model, name, config, key=jax.random.key(0))
+    return training_memory(model, batch, length)
 
 
 def milliseconds_per_step(metrics: Sequence[dict[str, Any]]) -> float:

@@ -70,7 +70,7 @@ class Job:
         record = self.record()
         if record is None or record["status"] != "finished":
             return False
-        if record["run"] != self.run.to_dict():
+        if RunConfig.from_dict(record["run"]) != self.run:  # fields that came later have defaults
             raise FileError(
                 f"{self.record_path} is of a run with other settings. Restore the plan it was made "
                 "with, or choose another directory with --out."

@@ -13,6 +13,8 @@ from qkvflow.models.presets import Preset
 from qkvflow.models.standard_lm import StandardLM
 from qkvflow.models.tong_neuralode_lm import TongNeuralODELM
 
+FLOW = "flow"
+"""The name of a model without a preset: its config makes all the choices."""
 _NAMED_CLASSES = (StandardLM, TongNeuralODELM, NeuralODELM, NeuralODESSMLM)
 _CLASSES: dict[str, type[LanguageModel]] = {model.preset.name: model for model in _NAMED_CLASSES}
 _PRESETS = (
@@ -38,7 +40,7 @@ MODELS: Mapping[str, Preset] = MappingProxyType({preset.name: preset for preset 
 
 
 def model_class(name: str) -> type[LanguageModel]:
-    """The class of a named model."""
+    """The class of a named model; `FlowLM` where it has none of its own."""
     return _CLASSES.get(name, FlowLM)
 
 
@@ -53,6 +55,8 @@ def build_model(name: str, config: Gpt2Config, *, key: Array) -> LanguageModel:
         >>> model.config.weights
         'shared'
     """
+    if name == FLOW:
+        return FlowLM.init(config, key=key)
     if name not in MODELS:
         problem = f"there is no model {name!r}. {nearest(name, MODELS)}"
         raise ConfigError("The model cannot be built:", [problem])

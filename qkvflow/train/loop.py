@@ -27,6 +27,7 @@ from qkvflow.train.recorder import Recorder
 from qkvflow.train.resume import find_saved, is_finished, open_data
 from qkvflow.train.run_files import write_models
 from qkvflow.train.saver import Saver, on_host
+from qkvflow.train.start import starting_arrays
 from qkvflow.train.step import LIMIT, Report
 
 
@@ -72,6 +73,8 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
         if saved:
             progress, state = store.read(saved.path, saved.record, program.shapes)
             program.restore(state)
+        elif run.start is not None:
+            program.begin(starting_arrays(run, model))
         metrics = begin_files(out, run, progress)
         before = read_metrics(out / "metrics.jsonl")
         recorder = Recorder(run, model, [metrics, *trackers, *sinks], progress, before)
@@ -130,7 +133,8 @@ class Training:
     def run_all(self) -> Outcome:
         """Take the steps that are left; save, look and export when it is time."""
         run = self._run
-        self._program.compile()
+        if self._step < run.steps:
+            self._program.compile()
         if self._step == 0:
             self._look()
         while self._step < run.steps and not self._stop.is_set():

@@ -1,5 +1,6 @@
 """The compiled side of a run: the state on its devices and the step that changes it."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from qkvflow.config import RunConfig
 from qkvflow.data import TokenDataset, batch_at
 from qkvflow.models import LanguageModel
-from qkvflow.models.paths import axes_of, with_arrays
+from qkvflow.models.paths import Arrays, axes_of, with_arrays
 from qkvflow.train.placement import Placement
 from qkvflow.train.step import Learner, Report, State, over_seeds
 
@@ -48,6 +49,13 @@ class Program:
             start = jax.jit(self._start_all, out_shardings=self._where).lower(self._numbers)
             self._state = start.compile(compiler_options=RUNS_ONCE)(self._numbers)
         return self._state
+
+    def begin(self, arrays: Sequence[Arrays]) -> None:
+        """Begin with given weights, one set a seed, in place of fresh ones."""
+        join = np.stack if self._run.seeds > 1 else lambda one: one[0]
+        parameters = {path: join([np.asarray(own[path]) for own in arrays]) for path in arrays[0]}
+        begin = jax.jit(over_seeds(self.learner.begin, self._run.seeds))
+        self.restore(jax.device_get(begin(parameters)))
 
     def restore(self, state: State) -> None:
         """Put a state from the host on the devices; its memory stays the caller's."""

@@ -16,9 +16,13 @@ from qkvflow.models.storage import shape_problems
 from qkvflow.train.checkpoints import newest_good
 from qkvflow.train.run_data import open_corpus, open_tokens
 from qkvflow.train.run_files import model_directories, read_tokenizer
+from qkvflow.train.start import starting_tokenizer
 
-FREE = ("eval_every", "save_every", "keep", "log_every", "trackers")
-"""Fields of a run that may change between two starts: they do not touch the result."""
+FREE = ("eval_every", "save_every", "keep", "log_every", "trackers", "start.checkpoint")
+"""Fields of a run that may change between two starts: they do not touch the result.
+
+A base may lie elsewhere: its digest says whether it is the same.
+"""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ def check_same_run(path: Path, there: RunConfig, here: RunConfig, vocab_size: in
     problems = [
         f"{name} is {old.get(name)!r} there and {new.get(name)!r} here"
         for name in sorted(old.keys() | new.keys())
-        if name.split(".")[0] not in FREE and old.get(name) != new.get(name)
+        if not {name, name.split(".")[0]} & {*FREE} and old.get(name) != new.get(name)
     ]
     if problems:
         problems += shape_problems(_shapes(there, vocab_size), _shapes(here, vocab_size))
@@ -93,7 +97,7 @@ def _shapes(run: RunConfig, vocab_size: int) -> Arrays:
 
 
 def open_data(run: RunConfig, saved: Saved | None = None) -> TokenDataset:
-    """The tokens of a run; of one that goes on, with the tokenizer it began with.
+    """The tokens of a run; of one that goes on or has a start, with the tokenizer it began with.
 
     Raises:
         DataError: the text cannot be used.
@@ -106,4 +110,4 @@ def open_data(run: RunConfig, saved: Saved | None = None) -> TokenDataset:
             f"{saved.record['data_digest'][:12]} and is {corpus.digest[:12]}. Restore the text, or "
             "begin again in another directory with --out."
         )
-    return open_tokens(run, corpus, saved.tokenizer if saved else None)
+    return open_tokens(run, corpus, saved.tokenizer if saved else starting_tokenizer(run))

@@ -20,6 +20,7 @@ from qkvflow.models import LanguageModel, build_model
 from qkvflow.models.language_model import token_losses
 from qkvflow.models.paths import Arrays, arrays_of, decays_of, parts_of, with_arrays
 from qkvflow.train.optimizer import check_optimizer, make_optimizer, make_schedule
+from qkvflow.train.start import trained_paths
 
 LIMIT = 3
 _DROPOUT = 0x64726F70  # sets the keys of dropout apart from those of the weights
@@ -57,67 +58,85 @@ class Learner:
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
     accumulate: int
+    trained: tuple[str, ...] | None = None
+    """Paths of the arrays that change; None: all. The others have no gradient, no optimizer state."""
 
     @staticmethod
     def of(run: RunConfig, config: Gpt2Config) -> "Learner":
         """The learner of a run; its mistakes show here, before anything is computed."""
         model = eqx.filter_eval_shape(build_model, run.model, config, key=jax.random.key(0))
+        trained = trained_paths(model, run.start)
+        arrays, _ = split(arrays_of(model), trained)
         schedule = make_schedule(run.optimizer, run.steps)
-        optimizer = make_optimizer(
-            run.optimizer, schedule, parts=parts_of(model), decays=decays_of(model)
-        )
-        check_optimizer(optimizer, arrays_of(model), run.optimizer.name)
-        return Learner(run.model, model, optimizer, schedule, run.accumulate)
+        decays = {path: decay for path, decay in decays_of(model).items() if path in arrays}
+        optimizer = make_optimizer(run.optimizer, schedule, parts=parts_of(model), decays=decays)
+        check_optimizer(optimizer, arrays, run.optimizer.name)
+        return Learner(run.model, model, optimizer, schedule, run.accumulate, trained)
 
     def start(self, seed: Array) -> State:
-        """The state before the first step."""
+        """The state before the first step, with fresh weights."""
         model = build_model(self.name, self.model.config, key=jax.random.key(seed))
-        parameters = arrays_of(model)
+        return self.begin(arrays_of(model))
+
+    def begin(self, parameters: Arrays) -> State:
+        """The state before the first step, with these weights."""
         zero = jnp.zeros((), jnp.int32)
-        return State(parameters, self.optimizer.init(parameters), zero, zero, zero)
+        trained, _ = split(parameters, self.trained)
+        return State(parameters, self.optimizer.init(trained), zero, zero, zero)
 
     def step(self, state: State, seed: Array, inputs: Array, targets: Array) -> tuple[State, Report]:
         """Learn from ids [batch, position] and the ids that follow them."""
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _DROPOUT), state.step)
-        loss, gradients = self.gradients(state.parameters, key, inputs, targets)
+        trained, fixed = split(state.parameters, self.trained)
+        loss, gradients = self.gradients(trained, fixed, key, inputs, targets)
         norm = optax.tree.norm(gradients)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         failures = jnp.where(finite, 0, state.failures + 1).astype(jnp.int32)
         applied = lax.optimization_barrier(finite & (state.failures < LIMIT))
-        updates, optimizer = self.optimizer.update(gradients, state.optimizer, state.parameters)
-        parameters = optax.apply_updates(state.parameters, updates)
+        updates, optimizer = self.optimizer.update(gradients, state.optimizer, trained)
+        parameters = optax.apply_updates(trained, updates)
         parameters, optimizer = jax.tree.map(
             lambda new, old: jnp.where(applied, new, old),
             (parameters, optimizer),
-            (state.parameters, state.optimizer),
+            (trained, state.optimizer),
         )
         skipped = state.skipped + jnp.where(applied, 0, 1).astype(jnp.int32)
         rate = jnp.asarray(self.schedule(state.step - state.skipped), jnp.float32)
         report = Report(loss, norm, rate, skipped, failures)
-        return State(parameters, optimizer, state.step + 1, skipped, failures), report
+        return State(parameters | fixed, optimizer, state.step + 1, skipped, failures), report
 
     def gradients(
-        self, parameters: Arrays, key: Array, inputs: Array, targets: Array
+        self, parameters: Arrays, fixed: Arrays, key: Array, inputs: Array, targets: Array
     ) -> tuple[Array, Arrays]:
         """Mean loss and its gradient, the batch in `accumulate` parts one after the other."""
         differentiate = jax.value_and_grad(self._loss)
         if self.accumulate == 1:
-            return differentiate(parameters, key, inputs, targets)
+            return differentiate(parameters, fixed, key, inputs, targets)
         parts = [ids.reshape(self.accumulate, -1, ids.shape[-1]) for ids in (inputs, targets)]
         keys = jax.random.split(key, self.accumulate)
 
         def add(total: Any, part: Any) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, total, differentiate(parameters, *part)), None
+            return jax.tree.map(jnp.add, total, differentiate(parameters, fixed, *part)), None
 
         zero = jnp.zeros(()), jax.tree.map(jnp.zeros_like, parameters)
         total, _ = lax.scan(add, zero, (keys, *parts))
         return jax.tree.map(lambda x: x / self.accumulate, total)
 
-    def _loss(self, parameters: Arrays, key: Array, inputs: Array, targets: Array) -> Array:
+    def _loss(
+        self, parameters: Arrays, fixed: Arrays, key: Array, inputs: Array, targets: Array
+    ) -> Array:
         config = self.model.config
         drops = config.attn_pdrop or config.resid_pdrop or config.embd_pdrop
-        model = with_arrays(self.model, parameters)
+        model = with_arrays(self.model, parameters | fixed)
         return jnp.mean(token_losses(model, inputs, targets, key=key if drops else None))
+
+
+def split(arrays: Arrays, trained: tuple[str, ...] | None) -> tuple[Arrays, Arrays]:
+    """The arrays that change and those that do not; without a choice all of them change."""
+    if trained is None:
+        return arrays, {}
+    own = {path: arrays[path] for path in trained}
+    return own, {path: array for path, array in arrays.items() if path not in own}
 
 
 def over_seeds(function: Callable[..., Any], seeds: int) -> Callable[..., Any]:

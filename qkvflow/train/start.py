@@ -1,0 +1,104 @@
+"""Runs that begin with a trained model: what it is at the start, and which of its arrays change."""
+
+from fnmatch import fnmatchcase
+
+import jax
+
+from qkvflow.config import ConfigError, Gpt2Config, RunConfig, StartConfig
+from qkvflow.data import Tokenizer
+from qkvflow.files import FileError
+from qkvflow.models import LanguageModel, adapt, adapter_paths, unroll
+from qkvflow.models.paths import Arrays, arrays_of, nodes_of, parts_of
+from qkvflow.models.storage import arrays_digest, check_shapes
+from qkvflow.nn.norm import Norm
+from qkvflow.train.run_files import load_model, read_tokenizer
+
+
+def starting_model(run: RunConfig, seed: int) -> LanguageModel:
+    """The base of a run, sampled at its depth, with the fresh adapters of a seed.
+
+    Raises:
+        FileError: the base is missing or broken, or another one than the run began with.
+    """
+    start = _start_of(run)
+    base = load_model(start.checkpoint)
+    found = arrays_digest(arrays_of(base))
+    if found != start.digest:
+        raise FileError(
+            f"{start.checkpoint} holds another model than this run begins with: the digest of its "
+            f"arrays is {found[:12]}, expected {start.digest[:12]}. Restore it, or begin another run."
+        )
+    return prepared(base, start.depth, run.architecture, seed)
+
+
+def prepared(
+    base: LanguageModel, depth: int | None, architecture: Gpt2Config, seed: int = 0
+) -> LanguageModel:
+    """A base at a depth, with the adapters that an architecture names."""
+    model = base if depth is None else unroll(base, depth)
+    if architecture.adapter is None or model.config.adapter is not None:
+        return model
+    return adapt(
+        model,
+        architecture.adapter,
+        rank=architecture.adapter_rank,
+        alpha=architecture.adapter_alpha,
+        maps=architecture.adapter_maps,
+        key=jax.random.key(seed),
+    )
+
+
+def starting_arrays(run: RunConfig, model: LanguageModel) -> list[Arrays]:
+    """The arrays at the start of every seed, which have the shapes of `model`."""
+    found = [arrays_of(starting_model(run, seed)) for seed in run.all_seeds]
+    check_shapes(found[0], arrays_of(model), _start_of(run).checkpoint)
+    return found
+
+
+def starting_tokenizer(run: RunConfig) -> Tokenizer | None:
+    """The tokenizer of the base, which new text has to be read with; None without a base."""
+    if run.start is None:
+        return None
+    tokenizer = read_tokenizer(run.start.checkpoint)
+    if tokenizer.vocab_size > run.architecture.vocab_size:
+        raise FileError(
+            f"{run.start.checkpoint} has a tokenizer with {tokenizer.vocab_size} ids and a model with "
+            f"{run.architecture.vocab_size}; expected no more ids than the model has."
+        )
+    return tokenizer
+
+
+def trained_paths(model: LanguageModel, start: StartConfig | None) -> tuple[str, ...] | None:
+    """The arrays that a run changes, by path; None where these are all.
+
+    Raises:
+        ConfigError: a pattern matches no array, or there is no adapter to train.
+    """
+    if start is None or start.train == "all":
+        return None
+    chosen = set(adapter_paths(model) if start.train == "adapter" else _embeddings_and_norms(model))
+    paths = tuple(arrays_of(model))
+    problems = [
+        f"also: {pattern!r} matches no array; this model has {', '.join(paths)}."
+        for pattern in start.also
+        if not any(fnmatchcase(path, pattern) for path in paths)
+    ]
+    if start.train == "adapter" and not chosen:
+        problems.append("train is 'adapter', and architecture.adapter is None; name one.")
+    if problems:
+        raise ConfigError("This run cannot choose what it trains:", problems)
+    chosen |= {path for path in paths for pattern in start.also if fnmatchcase(path, pattern)}
+    return tuple(path for path in paths if path in chosen)
+
+
+def _embeddings_and_norms(model: LanguageModel) -> list[str]:
+    norms = tuple(f"{path}." for path, _ in nodes_of(model, Norm))
+    return [
+        path for path, part in parts_of(model).items() if part == "embedding" or path.startswith(norms)
+    ]
+
+
+def _start_of(run: RunConfig) -> StartConfig:
+    if run.start is None:
+        raise ValueError("this run begins with fresh weights: it has no start")
+    return run.start
