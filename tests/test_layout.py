@@ -19,6 +19,7 @@ ALTITUDE = [
     "train",
     "generate",
     "experiments",
+    "finetune",
     "bench",
     "cli",
 ]

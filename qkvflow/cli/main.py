@@ -14,16 +14,19 @@ COMMANDS = {
     "train": "Train a model on any text; started again, it goes on where it stopped.",
     "evaluate": "The loss of a trained model on a whole split of a text.",
     "generate": "Continue a text with a trained model, at any depth.",
+    "finetune": "Adapt a trained model to other text, at its own depth or another.",
+    "convert": "Import GPT-2, or turn a model into combinations of a few basis matrices.",
     "tune": "Sweep the learning rate of every arm of an experiment.",
     "validate": "Compare models over paired seeds: sweep, runs, statistics.",
     "ablate": "Change one choice of a model at a time, over paired seeds.",
     "flops": "What the arms of an experiment cost: parameters, operations, memory, time.",
+    "adaptation": "Pretrain, change the depth, adapt to another text: the ICLR paper's experiment.",
     "figures": "Draw the figures of an experiment, and its table in LaTeX.",
     "report": "Write one page with all of an experiment.",
     "bench": "Measure how fast this machine trains and generates, against what you would use instead.",
     "export": "Write a trained model, at its own depth or another, to a directory of its own.",
 }
-LONG = ("compare", "train", "tune", "validate", "ablate", "bench")
+LONG = ("compare", "train", "finetune", "tune", "validate", "ablate", "adaptation", "bench")
 """Commands that repeat one large computation."""
 
 

@@ -27,7 +27,7 @@ class Options:
 
     out: Path
     """Directory of the run; it is made."""
-    run: Annotated[RunConfig, tyro.conf.arg(name="")]
+    run: Annotated[RunConfig, tyro.conf.arg(name=""), tyro.conf.AvoidSubcommands]
     config: Path | None = None
     """YAML file with the defaults of all other options; see configs/."""
 
@@ -52,7 +52,7 @@ def _config_path(arguments: list[str]) -> Path | None:
 class Display(Sink):
     """A progress bar on a terminal, and a line for every look at the valid split."""
 
-    def __init__(self, run: RunConfig, console: Console):
+    def __init__(self, name: str, steps: int, console: Console):
         self._console = console
         self._speed = ""
         columns = (
@@ -64,7 +64,7 @@ class Display(Sink):
             TimeRemainingColumn(),
         )
         self._bar = Progress(*columns, console=console, disable=not console.is_terminal)
-        self._task = self._bar.add_task(run.model, total=run.steps, loss="compiling", speed="")
+        self._task = self._bar.add_task(name, total=steps, loss="compiling", speed="")
 
     def tick(self, step: int, loss: float) -> None:
         self._bar.update(self._task, completed=step, loss=f"loss {loss:.3f}", speed=self._speed)
@@ -105,7 +105,7 @@ def describe(record: Record) -> str:
 def run(options: Options) -> int:
     """Train with a progress bar; say where the results are."""
     console = Console(stderr=True)
-    display = Display(options.run, console)
+    display = Display(options.run.model, options.run.steps, console)
     try:
         outcome = train(options.run, options.out, [display])
     except TrainingError as error:

@@ -1,0 +1,64 @@
+"""Pretrain, change the depth, adapt to another text: the experiment of the ICLR paper, both directions.
+
+    qkvflow adaptation --out results/finetune
+
+Models are pretrained on one corpus, sampled at several depths and adapted to the other, full and with
+LoRA, against the same models from scratch. Killed and started again, it goes on; started twice, the two
+share the work. OUT/summary.json has the numbers, OUT/figures the loss over depth.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import tyro
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from qkvflow.cli.experiment_display import Bars
+from qkvflow.data import default_cache_dir
+from qkvflow.finetune.figures import draw_study
+from qkvflow.finetune.study import Study, run_study
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `qkvflow adaptation`."""
+
+    out: Path = Path("results/finetune")
+    """Directory of the experiment; started again, it goes on where it stopped."""
+    study: Annotated[Study, tyro.conf.arg(name="")] = field(default_factory=Study)
+
+
+def run(options: Options) -> None:
+    """Run what is missing, draw, show the tables."""
+    console = Console()
+    # Seeds and directions share their programs: what one run has compiled, the next one finds.
+    jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / "compiled"))
+    with Bars(console) as bars:
+        summary = run_study(options.study, options.out, bars)
+    for direction, arms in summary["losses"].items():
+        console.print(table(direction, arms))
+    drawn = draw_study(summary, options.out / "figures")
+    console.print(f"Written: {options.out / 'summary.json'}, {', '.join(map(str, drawn))}")
+
+
+def table(direction: str, arms: dict[str, Any]) -> Table:
+    """One row an arm, one column a depth: the mean over seeds, and the half-width of its interval."""
+    found = Table(title=f"Valid loss, {direction}", title_justify="left", box=box.SIMPLE)
+    found.add_column("", no_wrap=True)
+    depths = list(next(iter(arms.values())))
+    for depth in depths:
+        found.add_column(f"{depth} layers", justify="right")
+    for arm, rows in arms.items():
+        found.add_row(arm, *(_cell(rows[depth]) for depth in depths))
+    return found
+
+
+def _cell(row: dict[str, Any]) -> str:
+    if row["mean"] is None:
+        return "failed"
+    half = "" if row["ci95"] is None else f" ± {row['ci95']:.3f}"
+    return f"{row['mean']:.3f}{half}"

@@ -1,0 +1,60 @@
+"""Adapt a trained model to other text, at its own depth or another.
+
+    qkvflow finetune --checkpoint runs/first --data wikitext-2 --method lora --out runs/adapted
+    qkvflow finetune --checkpoint runs/first --depth 12 --method full --steps 1000 --out runs/at-12
+
+The tokenizer is the base's. OUT/final holds the whole model, which all other commands read; OUT/adapter
+only what was trained, where that is not all of it. Started again, it goes on where it stopped.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from qkvflow.cli.train import Display
+from qkvflow.finetune import FinetuneConfig, Finetuned, finetune
+from qkvflow.train import TrainingError
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `qkvflow finetune`."""
+
+    out: Path
+    """Directory of the run; it is made."""
+    config: Annotated[FinetuneConfig, tyro.conf.arg(name="")]
+
+
+def run(options: Options) -> int:
+    """Fine-tune with a progress bar; say what changed and where it is."""
+    config = options.config
+    display = Display(config.method, config.steps, Console(stderr=True))
+    try:
+        found = finetune(config, options.out, [display])
+    except TrainingError as error:
+        print(error, file=sys.stderr)
+        return 3
+    finally:
+        display.close()
+    if not found.outcome.finished:
+        print(f"Stopped after step {found.outcome.step}; the same command goes on from there.")
+        return 0
+    print(summary(found, options.out))
+    return 0
+
+
+def summary(found: Finetuned, out: Path) -> str:
+    """What changed and where it is."""
+    lines = [
+        f"Valid loss {found.before:.4f} before, {found.after:.4f} after, nats/token (the whole split).",
+        f"Trained {found.trained:,} of {found.parameters:,} parameters.",
+        f"The model is in {out / 'final'}, the curve in {out / 'metrics.jsonl'}.",
+    ]
+    if found.adapter is not None:
+        size = f"{found.adapter_bytes / 1e3:,.0f} kB"
+        lines.append(f"What was trained is in {found.adapter}, {size}: see qkvflow export --adapter.")
+    return "\n".join(lines)

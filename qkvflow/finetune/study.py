@@ -1,0 +1,258 @@
+"""The adaptation experiment of Tong et al. (ICLR 2025): pretrain, change the depth, adapt.
+
+Every model is pretrained on a corpus, sampled at several depths, and adapted to another corpus, full
+and with LoRA; beside it stand models that are trained on the other corpus from scratch, for as many
+steps. This is done in both directions, over paired seeds.
+
+    OUT/study.json                              what is compared
+    OUT/pretrain/CORPUS/MODEL/seed-0/ .json     the bases: a run and its record
+    OUT/runs/A-to-B/MODEL-METHOD/at-3/seed-0/ .json
+    OUT/summary.json                            losses by direction, arm and depth
+
+All text is read in bytes, so that one tokenizer serves both corpora and nothing is unknown. Learning
+rates are fixed beforehand, one for each method, and not swept.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qkvflow.config import ConfigError, Gpt2Config, OptimizerConfig, RunConfig, strict
+from qkvflow.config.strict import to_dict, type_problems
+from qkvflow.experiments import statistics
+from qkvflow.experiments.records import Record, read_json, write_json
+from qkvflow.experiments.runner import Job, Watcher, carry_out
+from qkvflow.files import FileError
+from qkvflow.finetune.config import FinetuneConfig, Method, finetuning_run
+from qkvflow.models import MODELS
+
+SCRATCH = "scratch"
+
+
+def _small() -> Gpt2Config:
+    return Gpt2Config(hidden_dim=64, num_heads=4, num_layers=6, time_embed_dim=8, sinusoidal_dim=8)
+
+
+@strict
+@dataclass(frozen=True)
+class Study:
+    """What is pretrained, adapted and compared."""
+
+    corpora: tuple[str, ...] = ("embedded", "wikitext-2")
+    """Every one is adapted to every other."""
+    models: tuple[str, ...] = ("tong_neuralode", "standard")
+    depths: tuple[int, ...] = (3, 6, 8, 12)
+    """Layers of the adapted models."""
+    methods: tuple[Method, ...] = ("full", "lora")
+    seeds: int = 3
+    pretraining_steps: int = 1500
+    steps: int = 250
+    """Of adaptation, and of training from scratch."""
+    batch_size: int = 16
+    length: int = 64
+    rank: int = 8
+    pretraining_rate: float = 3e-3
+    """Learning rate, also of training from scratch."""
+    full_rate: float = 1e-3
+    adapter_rate: float = 4e-3
+    architecture: Gpt2Config = field(default_factory=_small)
+    """Of the models that are pretrained; its number of layers is theirs."""
+
+    def __post_init__(self) -> None:
+        problems = type_problems(self)
+        if not problems:
+            unknown = [name for name in self.models if name not in MODELS]
+            problems += [f"there is no model {name!r}." for name in unknown]
+            counts = {"seeds": self.seeds, "depths": min(self.depths, default=0)}
+            problems += [f"{n} is {v}; expected at least 1." for n, v in counts.items() if v < 1]
+            names = [_short(corpus) for corpus in self.corpora]
+            if len(names) < 2 or len(set(names)) < len(names):
+                problems.append(f"corpora is {names}; expected two or more of different names.")
+        if problems:
+            raise ConfigError("This study cannot be made:", problems)
+
+    def run(self, model: str, data: str, steps: int, seed: int, layers: int) -> RunConfig:
+        """A run with fresh weights."""
+        return RunConfig(
+            model=model,
+            data=data,
+            tokenizer="byte",
+            steps=steps,
+            batch_size=self.batch_size,
+            length=self.length,
+            seed=seed,
+            eval_every=max(1, steps // 5),
+            save_every=max(1, steps // 2),
+            eval_tokens=16_384,
+            keep=1,
+            architecture=dataclasses.replace(self.architecture, num_layers=layers),
+            optimizer=OptimizerConfig(learning_rate=self.pretraining_rate),
+        )
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place of the table: a base that is adapted, or a model from scratch."""
+
+    source: str
+    target: str
+    model: str
+    method: str
+    depth: int
+    seed: int
+
+    @property
+    def direction(self) -> str:
+        """The two corpora."""
+        return f"{_short(self.source)}-to-{_short(self.target)}"
+
+    @property
+    def arm(self) -> str:
+        """The line of the figure that it is on."""
+        return f"{self.model}-{self.method}"
+
+
+def run_study(study: Study, out: Path, watcher: Watcher | None = None) -> dict[str, Any]:
+    """Do all that is not done yet; write and return the summary.
+
+    Raises:
+        FileError: the directory holds another study, or a base could not be trained.
+    """
+    watcher = watcher or Watcher()
+    _keep_settings(study, out)
+    bases = {place: _base_job(study, out, *place) for place in _bases(study)}
+    watcher.stage("pretraining", len(bases))
+    for record in carry_out(list(bases.values()), watcher):
+        if record["status"] == "failed":
+            first = record["error"].splitlines()[0]
+            raise FileError(f"The base {record['arm']}, seed {record['seed']} failed: {first}")
+    cells = {cell: _place(cell, out) for cell in _cells(study)}
+    left = [cell for cell, place in cells.items() if not _is_done(place)]
+    watcher.stage("adapting", len(left))
+    carry_out([_job(study, cell, cells[cell], bases) for cell in left], watcher)
+    records = {cell: read_json(_record_path(place)) for cell, place in cells.items()}
+    summary = summarise(records)
+    write_json(out / "summary.json", summary)
+    return summary
+
+
+def summarise(records: Mapping[Cell, Record]) -> dict[str, Any]:
+    """Losses by direction, arm and depth; and paired differences of each model to the last one."""
+    table: dict[str, Any] = {}
+    for cell, record in records.items():
+        arms = table.setdefault(cell.direction, {})
+        row = arms.setdefault(cell.arm, {}).setdefault(str(cell.depth), {"losses": [], "before": []})
+        if record["status"] == "finished":
+            row["losses"].append(record["valid"]["loss"])
+            row["before"].append(record["curve"][0][2])
+            row["seconds"] = record["seconds"]
+    for arms in table.values():
+        for row in (row for arm in arms.values() for row in arm.values()):
+            losses = row["losses"]
+            row["mean"] = float(np.mean(losses)) if losses else None
+            several = len(losses) > 1
+            row["ci95"] = statistics.t_interval(losses).half_width if several else None
+    return {"losses": table, "differences": _differences(records, table)}
+
+
+def _differences(records: Mapping[Cell, Record], table: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every model less the last named one, of the same method at the same depth, seed by seed."""
+    models = list(dict.fromkeys(cell.model for cell in records))
+    methods = dict.fromkeys(cell.method for cell in records)
+    found = []
+    for direction, arms in table.items():
+        for model, method in itertools.product(models[:-1], methods):
+            pair = [arms[f"{name}-{method}"] for name in (model, models[-1])]
+            for depth in pair[0]:
+                first, second = (arm[depth]["losses"] for arm in pair)
+                if len(first) == len(second) > 1:
+                    test = statistics.compare(first, second, 0.01)
+                    found.append(
+                        {
+                            "direction": direction,
+                            "first": model,
+                            "second": models[-1],
+                            "method": method,
+                            "depth": int(depth),
+                            "difference": test.difference,
+                            "ci95": [test.interval.low, test.interval.high],
+                            "p_value": test.paired.p_value,
+                        }
+                    )
+    return found
+
+
+def _keep_settings(study: Study, out: Path) -> None:
+    path, settings = out / "study.json", to_dict(study)
+    if path.is_file() and read_json(path) != settings:
+        raise FileError(
+            f"{path} is of a study with other settings. Restore them, or choose another directory "
+            "with --out."
+        )
+    write_json(path, settings)
+
+
+def _bases(study: Study) -> list[tuple[str, str, int]]:
+    return list(itertools.product(study.corpora, study.models, range(study.seeds)))
+
+
+def _cells(study: Study) -> list[Cell]:
+    """All seeds of a cell one after the other: they share what is compiled."""
+    methods = (*study.methods, SCRATCH)
+    choices = itertools.product(
+        itertools.permutations(study.corpora, 2),
+        study.models,
+        methods,
+        study.depths,
+        range(study.seeds),
+    )
+    return [Cell(*pair, model, method, depth, seed) for pair, model, method, depth, seed in choices]
+
+
+def _base_job(study: Study, out: Path, corpus: str, model: str, seed: int) -> Job:
+    layers = study.architecture.num_layers
+    run = study.run(model, corpus, study.pretraining_steps, seed, layers)
+    place = out / "pretrain" / _short(corpus) / model / f"seed-{seed}"
+    return Job(f"{_short(corpus)} {model}", run, place)
+
+
+def _job(study: Study, cell: Cell, place: Path, bases: Mapping[Any, Job]) -> Job:
+    name = f"{cell.direction} {cell.arm} at {cell.depth}"
+    fresh = study.run(cell.model, cell.target, study.steps, cell.seed, cell.depth)
+    if cell.method == SCRATCH:
+        return Job(name, fresh, place)
+    rate = study.full_rate if cell.method == "full" else study.adapter_rate
+    own = ("data", "steps", "batch_size", "length", "seed", "eval_every", "eval_tokens", "save_every")
+    config = FinetuneConfig(
+        checkpoint=str(bases[cell.source, cell.model, cell.seed].out / "final"),
+        depth=cell.depth,
+        method=cell.method,  # type: ignore[arg-type]
+        rank=study.rank,
+        optimizer=dataclasses.replace(fresh.optimizer, learning_rate=rate),
+        **{name: getattr(fresh, name) for name in own},
+    )
+    return Job(name, finetuning_run(config), place)
+
+
+def _place(cell: Cell, out: Path) -> Path:
+    return out / "runs" / cell.direction / cell.arm / f"at-{cell.depth}" / f"seed-{cell.seed}"
+
+
+def _record_path(place: Path) -> Path:
+    return place.with_name(f"{place.name}.json")
+
+
+def _is_done(place: Path) -> bool:
+    """Whether there is a finished record; the base that it began with need not be there any more."""
+    path = _record_path(place)
+    return path.is_file() and read_json(path)["status"] == "finished"
+
+
+def _short(corpus: str) -> str:
+    """A corpus as a part of a path: its name, or that of its file."""
+    return Path(corpus).stem.replace(":", "-")

@@ -1,0 +1,133 @@
+"""finetune, export with an adapter, convert and adaptation as a person uses them."""
+
+import re
+
+import jax
+import pytest
+
+import qkvflow
+from qkvflow.cli.main import main
+from qkvflow.data import BPETokenizer
+from qkvflow.finetune.study import summarise
+from tests.finetune.support import trained_base
+from tests.finetune.test_study import made_up
+from tests.models.gpt2_files import write_gpt2
+from tests.support import difference
+from tests.train.support import write_text
+
+SMALL = "--steps 4 --batch-size 4 --eval-every 2 --eval-tokens 64 --rank 2 --optimizer.warmup 1"
+
+
+@pytest.fixture(autouse=True)
+def _as_usual(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setenv("COLUMNS", "100")
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("base")
+    with (
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("QKVFLOW_CACHE", str(directory / "cache"))
+        return trained_base(directory), write_text(directory / "other.txt", seed=3)
+
+
+def test_finetune_says_what_changed_and_others_read_it(base, tmp_path, capsys):
+    checkpoint, text = map(str, base)
+    out = tmp_path / "out"
+    given = ["--checkpoint", checkpoint, "--data", text, "--out", str(out), *SMALL.split()]
+    assert main(["finetune", *given, "--depth", "3", "--method", "lora"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"Valid loss \d\.\d{4} before, \d\.\d{4} after", printed)
+    assert re.search(r"Trained [\d,]+ of [\d,]+ parameters", printed)
+    assert re.search(rf"What was trained is in {out}/adapter, \d+ kB", printed)
+    assert main(["finetune", *given, "--depth", "3", "--method", "lora"]) == 0
+    assert capsys.readouterr().out == printed, "a second time it is done"
+    assert main(["evaluate", "--checkpoint", str(out), "--data", text, "--tokens", "64"]) == 0
+    assert main(["generate", "--checkpoint", str(out), "--prompt", "a", "--tokens", "4"]) == 0
+    exported = ["--checkpoint", checkpoint, "--adapter", str(out / "adapter")]
+    assert main(["export", *exported, "--out", str(tmp_path / "whole")]) == 0
+    both = [qkvflow.load(path) for path in (tmp_path / "whole", out)]
+    assert difference(*(list(qkvflow.models.paths.arrays_of(m).values()) for m in both)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--depth", "0"], "depth is 0; expected a whole number of layers"),
+        (["--method", "lora", "--maps", "atn.*"], "'atn.*' matches no linear map; this model has"),
+        (["--checkpoint", "none"], "none is not there"),
+        (["--steps", "-1"], "steps is -1"),
+    ],
+)
+def test_what_finetune_cannot_do_is_a_sentence(base, tmp_path, capsys, options, words):
+    checkpoint, text = map(str, base)
+    given = ["--checkpoint", checkpoint, "--data", text, "--out", str(tmp_path / "out")]
+    assert main(["finetune", *given, *SMALL.split(), *options]) == 2
+    printed = capsys.readouterr()
+    assert words in printed.err
+    assert "Traceback" not in printed.err
+    assert not (tmp_path / "out" / "checkpoints").exists()
+
+
+def test_an_adapter_of_another_base_is_a_sentence(base, tmp_path, capsys):
+    checkpoint, text = map(str, base)
+    given = ["--data", text, "--out", str(tmp_path / "out"), *SMALL.split(), "--method", "lora"]
+    assert main(["finetune", "--checkpoint", checkpoint, *given]) == 0
+    other = trained_base(tmp_path, seed=1)
+    options = ["--adapter", str(tmp_path / "out/adapter"), "--out", str(tmp_path / "new")]
+    assert main(["export", "--checkpoint", str(other), *options]) == 2
+    assert "is an adapter of another base" in capsys.readouterr().err
+
+
+def test_convert_imports_gpt2_and_takes_its_tokenizer_along(tmp_path, capsys):
+    source = tmp_path / "gpt2"
+    write_gpt2(source, vocab_size=300)
+    assert main(["convert", "--gpt2", str(source), "--out", str(tmp_path / "plain")]) == 0
+    assert "It has no tokenizer" in capsys.readouterr().out
+    tokenizer = BPETokenizer.train(["weights are curves over depth " * 20], 280)
+    (source / "tokenizer.json").write_text(tokenizer.json_text)
+    options = ["--gpt2", str(source), "--basis", "3", "--out", str(tmp_path / "basis")]
+    assert main(["convert", *options]) == 0
+    assert "Relative error of the weights: 0.00e+00." in capsys.readouterr().out
+    prompt = ["--prompt", "weights", "--tokens", "3", "--temperature", "0"]
+    assert main(["generate", "--checkpoint", str(tmp_path / "basis"), *prompt]) == 0
+    assert capsys.readouterr().out.startswith("weights")
+    text = write_text(tmp_path / "text.txt")
+    given = ["--checkpoint", str(tmp_path / "basis"), "--data", str(text), *SMALL.split()]
+    tuned = tmp_path / "tuned"
+    assert main(["finetune", *given, "--method", "lora", "--length", "8", "--out", str(tuned)]) == 0
+    assert qkvflow.load(tuned).config.max_position_embeddings == 12
+
+
+def test_convert_needs_one_source_and_a_whole_number_of_matrices(base, tmp_path, capsys):
+    out = ["--out", str(tmp_path / "new")]
+    assert main(["convert", *out]) == 2
+    assert "give either --gpt2 or --checkpoint" in capsys.readouterr().err
+    assert main(["convert", "--checkpoint", str(base[0]), "--basis", "0", *out]) == 2
+    assert "number of basis matrices is 0" in capsys.readouterr().err
+    assert main(["convert", "--checkpoint", str(base[0]), "--basis", "2", *out]) == 0
+    assert qkvflow.load(tmp_path / "new").config.weights == "generated"
+
+
+def test_adaptation_prints_a_table_for_each_direction(tmp_path, capsys, monkeypatch):
+    """The experiment itself is run in tests/finetune."""
+    summary, asked = summarise(made_up({("ode", "full"): 2.0, ("ode", "scratch"): 3.0})), []
+    monkeypatch.setattr(
+        "qkvflow.cli.adaptation.run_study",
+        lambda study, out, bars: asked.append((study.steps, study.architecture.hidden_dim)) or summary,
+    )
+    monkeypatch.setattr("jax.config.update", lambda name, value: None)
+    options = ["--steps", "7", "--architecture.hidden-dim", "16", "--out", str(tmp_path / "out")]
+    assert main(["adaptation", *options]) == 0
+    assert asked == [(7, 16)]
+    printed = capsys.readouterr().out
+    assert "Valid loss, a-to-b" in printed
+    assert re.search(r"ode-scratch +3\.043 ± 0\.025 +3\.018 ± 0\.025", printed)
+    assert (tmp_path / "out" / "figures" / "a-to-b.png").is_file()

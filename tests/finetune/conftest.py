@@ -1,0 +1,26 @@
+"""Fine-tuning trains: what training needs in tests, it needs, too."""
+
+import jax
+import pytest
+
+from tests.finetune.support import trained_base
+from tests.train.conftest import (  # noqa: F401
+    _compiled_programs,
+    _ordinary_promotion,
+    _own_cache,
+    text,
+)
+from tests.train.support import write_text
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A trained base of two layers, and the text of another kind that it is adapted to."""
+    directory = tmp_path_factory.mktemp("base")
+    with (
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("QKVFLOW_CACHE", str(directory / "cache"))
+        return trained_base(directory), write_text(directory / "other.txt", seed=5)
