@@ -1,6 +1,6 @@
 """How many basis matrices over depth a model needs: the error of `into_basis` over their number.
 
-Run with `python benchmarks/depth_basis.py`; takes some minutes, prints a table and writes
+Run with `python benchmarks/depth_basis.py`; takes about ten minutes, prints a table and writes
 results/depth_basis.json and results/depth_basis.png. Three models: a GPT-2 of the published shape with
 random weights, for which nothing can be saved, and `standard` and `tong_neuralode` after a little
 training on the text that Python carries with it, whose loss with so many matrices is measured, too.
@@ -25,7 +25,7 @@ from qkvflow.train.resume import open_data
 RESULTS = Path(__file__).parent.parent / "results"
 TRAINED = ("standard", "tong_neuralode")
 LAYERS = 12
-TOKENS = 65_536
+TOKENS = 16_384
 
 
 def trained_run(model):
@@ -33,11 +33,11 @@ def trained_run(model):
     return RunConfig(
         model=model,
         tokenizer="byte",
-        steps=600,
+        steps=400,
         batch_size=16,
         length=64,
         eval_every=200,
-        save_every=600,
+        save_every=400,
         architecture=Gpt2Config(
             hidden_dim=64, num_heads=4, num_layers=LAYERS, time_embed_dim=8, sinusoidal_dim=8
         ),
