@@ -19,6 +19,7 @@ ALTITUDE = [
     "train",
     "generate",
     "experiments",
+    "analysis",
     "finetune",
     "bench",
     "cli",

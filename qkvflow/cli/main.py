@@ -24,6 +24,7 @@ COMMANDS = {
     "figures": "Draw the figures of an experiment, and its table in LaTeX.",
     "report": "Write one page with all of an experiment.",
     "bench": "Measure how fast this machine trains and generates, against what you would use instead.",
+    "analyze": "Look inside a trained model: spectra, Lyapunov exponents, trajectories, modulation.",
     "export": "Write a trained model, at its own depth or another, to a directory of its own.",
 }
 LONG = ("compare", "train", "finetune", "tune", "validate", "ablate", "adaptation", "bench")

@@ -35,15 +35,22 @@ Summary = Mapping[str, Mapping[str, Any]]
 
 
 @contextmanager
-def figure(paths: Sequence[Path], width: float, height: float) -> Iterator[Axes]:
-    """Axes to draw on; at the end the figure is written to every path."""
+def canvas(paths: Sequence[Path], width: float, height: float) -> Iterator[Figure]:
+    """A figure to draw on; at the end it is written to every path."""
     with mpl.rc_context(STYLE):
         drawn = Figure(figsize=(width, height), layout="constrained")
-        yield drawn.subplots()
+        yield drawn
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
             metadata = {"CreationDate": None} if path.suffix == ".pdf" else {}
             drawn.savefig(path, metadata=metadata)
+
+
+@contextmanager
+def figure(paths: Sequence[Path], width: float, height: float) -> Iterator[Axes]:
+    """`canvas` with one pair of axes."""
+    with canvas(paths, width, height) as drawn:
+        yield drawn.subplots()
 
 
 def _look(i: int) -> dict[str, Any]:
@@ -51,13 +58,14 @@ def _look(i: int) -> dict[str, Any]:
     return {"color": COLOURS[i % n], "marker": MARKERS[i % n]}
 
 
-def _both(directory: Path, name: str) -> list[Path]:
+def both(directory: Path, name: str) -> list[Path]:
+    """Where a figure of this name goes."""
     return [directory / f"{name}.png", directory / f"{name}.pdf"]
 
 
 def draw_performance(summary: Summary, directory: Path, floors: Mapping[str, float]) -> None:
     """`statistical_performance`: the valid loss of every arm, each seed a point, mean and interval."""
-    with figure(_both(directory, "statistical_performance"), 6.4, 0.5 + 0.42 * len(summary)) as axes:
+    with figure(both(directory, "statistical_performance"), 6.4, 0.5 + 0.42 * len(summary)) as axes:
         _points(axes, summary, "all_losses", "loss_mean", "loss_ci95")
         low, high = axes.get_xlim()
         for name, loss in floors.items():
@@ -71,7 +79,7 @@ def draw_performance(summary: Summary, directory: Path, floors: Mapping[str, flo
 def draw_speed(summary: Summary, directory: Path) -> None:
     """`speed_comparison`: milliseconds a step of every arm."""
     rows = {arm: {**row, "speed_ci": None} for arm, row in summary.items()}
-    with figure(_both(directory, "speed_comparison"), 6.4, 0.5 + 0.42 * len(summary)) as axes:
+    with figure(both(directory, "speed_comparison"), 6.4, 0.5 + 0.42 * len(summary)) as axes:
         _points(axes, rows, "all_speeds", "speed_mean", "speed_ci")
         axes.set_xlim(left=0)
         axes.set_xlabel("milliseconds a training step (mean; points: seeds)")
@@ -112,7 +120,7 @@ def frontier(summary: Summary) -> list[str]:
 
 def draw_efficiency(summary: Summary, directory: Path) -> None:
     """`efficiency_with_error`: loss over parameters, with the frontier."""
-    with figure(_both(directory, "efficiency_with_error"), 6.4, 4.0) as axes:
+    with figure(both(directory, "efficiency_with_error"), 6.4, 4.0) as axes:
         best = frontier(summary)
         steps = [(summary[arm]["params"], summary[arm]["loss_mean"]) for arm in best]
         axes.step(*zip(*steps), where="post", color="0.6", linewidth=1.0, zorder=1, label="frontier")
@@ -136,7 +144,7 @@ def draw_efficiency(summary: Summary, directory: Path) -> None:
 
 def draw_curves(records: Sequence[Record], directory: Path, floors: Mapping[str, float]) -> None:
     """`learning_curves`: the loss on a fixed part of the valid split; the band is all seeds."""
-    with figure(_both(directory, "learning_curves"), 6.4, 4.0) as axes:
+    with figure(both(directory, "learning_curves"), 6.4, 4.0) as axes:
         arms = dict.fromkeys(r["arm"] for r in records if r["status"] == "finished")
         last = []
         for i, arm in enumerate(arms):
@@ -188,7 +196,7 @@ def _zoom(axes: Axes, curves: Sequence[np.ndarray]) -> None:
 
 def draw_sweep(tuned: Mapping[str, Mapping[str, Any]], directory: Path) -> None:
     """`sweep`: the loss of every arm over the learning rate, the choice marked."""
-    with figure(_both(directory, "sweep"), 6.4, 4.0) as axes:
+    with figure(both(directory, "sweep"), 6.4, 4.0) as axes:
         for i, (arm, entry) in enumerate(tuned.items()):
             known = [(rate, loss) for rate, loss in entry["sweep"] if loss is not None]
             if not known:
@@ -208,7 +216,7 @@ def draw_sweep(tuned: Mapping[str, Mapping[str, Any]], directory: Path) -> None:
 def draw_forest(tests: Sequence[Mapping[str, Any]], reference: str, directory: Path) -> None:
     """`forest`: the difference of every arm to the reference, with its interval."""
     rows = [(_other(test, reference), *_towards(test, reference)) for test in _with(tests, reference)]
-    with figure(_both(directory, "forest"), 6.4, 0.6 + 0.34 * len(rows)) as axes:
+    with figure(both(directory, "forest"), 6.4, 0.6 + 0.34 * len(rows)) as axes:
         axes.axvline(0.0, color="0.4", linewidth=1.0)
         for i, (_, difference, low, high) in enumerate(rows):
             error = [[difference - low], [high - difference]]
@@ -242,9 +250,7 @@ def _towards(test: Mapping[str, Any], reference: str) -> tuple[float, float, flo
 def draw_gates(gates: Mapping[str, np.ndarray], directory: Path) -> None:
     """`gates`: the gates of every matrix over depth, sorted by their change; one row a layer."""
     names = list(gates)
-    with mpl.rc_context(STYLE):
-        height = 0.5 + 0.55 * len(names)
-        drawn = Figure(figsize=(6.4, height), layout="constrained")
+    with canvas(both(directory, "gates"), 6.4, 0.5 + 0.55 * len(names)) as drawn:
         rows = drawn.subplots(len(names), 1, squeeze=False)[:, 0]
         spread = max(float(np.abs(values - 1.0).max()) for values in gates.values()) or 1.0
         image = None
@@ -265,6 +271,3 @@ def draw_gates(gates: Mapping[str, np.ndarray], directory: Path) -> None:
             axes.set_title(name, fontsize=7, loc="left", pad=2)
         if image is not None:
             drawn.colorbar(image, ax=list(rows), label="gate", fraction=0.04)
-        for path in _both(directory, "gates"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            drawn.savefig(path, metadata={"CreationDate": None} if path.suffix == ".pdf" else {})

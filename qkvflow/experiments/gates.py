@@ -11,16 +11,20 @@ from qkvflow.models.paths import nodes_of
 from qkvflow.nn.weights import Gated
 
 
-def gates_of(model: LanguageModel) -> dict[str, np.ndarray]:
-    """The gates [layer, ...] of every gated map of a fixed-step model, by the map's name."""
-    times = model.steps().times[:, -1]
+def gates_of(model: LanguageModel, times: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    """The gates [time, ...] of every gated map, by the map's name; by default one a layer."""
+    times = np.asarray(model.steps().times[:, -1]) if times is None else times
     found = {}
     for path, curve in nodes_of(model.transformer.blocks, Gated):
         for i, gate in enumerate(jax.device_get(curve.before_loop(times))):
-            name = path.removeprefix("parts.").replace(".part.", ".")
             suffix = f" ({i + 1})" if len(curve.gates) > 1 else ""
-            found[name + suffix] = np.asarray(gate).reshape(len(times), -1)
+            found[map_name(path) + suffix] = np.asarray(gate).reshape(len(times), -1)
     return found
+
+
+def map_name(path: str) -> str:
+    """What a reader calls the map at a path of a block: mlp.up, not parts.mlp.part.up."""
+    return path.removeprefix("parts.").replace(".part.", ".")
 
 
 def save_gates(model: LanguageModel, path: Path) -> None:

@@ -284,11 +284,17 @@ def to_markdown(page: Sequence[Item], directory: Path) -> str:
 def to_html(page: Sequence[Item]) -> str:
     """The page as one HTML file that needs no other: figures are in it."""
     title = next((item.text for item in page if isinstance(item, Heading)), "qkvflow")
-    body = "\n".join(_element(item) for item in page)
-    return _FRAME.format(title=html.escape(title), body=body)
+    body = "\n".join(element(item) for item in page)
+    return frame(title, body)
 
 
-def _element(item: Item) -> str:
+def frame(title: str, body: str, style: str = "") -> str:
+    """A whole page around its body, with rules of style that only this page needs."""
+    return _FRAME.format(title=html.escape(title), body=body, style=style)
+
+
+def element(item: Item) -> str:
+    """One item as HTML."""
     if isinstance(item, Heading):
         return f"<h{item.level}>{html.escape(item.text)}</h{item.level}>"
     if isinstance(item, Paragraph):
@@ -328,7 +334,7 @@ p {{ max-width: 46rem; }}
 figure {{ margin: 1.5rem 0; }}
 img {{ max-width: 100%; width: 44rem; }}
 figcaption {{ color: #555; font-size: 0.86rem; }}
-</style>
+{style}</style>
 </head>
 <body>
 {body}

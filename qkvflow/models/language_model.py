@@ -140,8 +140,8 @@ class LanguageModel(eqx.Module):
             raise ConfigError(
                 "The adaptive integrator has no grid over depth:",
                 [
-                    "it cannot be unrolled, cached for generation or counted. Use a fixed-step "
-                    "integrator (residual, euler, heun, rk4)."
+                    "it cannot be unrolled, cached for generation, counted or followed layer by layer. "
+                    "Use a fixed-step integrator (residual, euler, heun, rk4)."
                 ],
             )
         return TABLEAUS[str(self.config.integrator)]

@@ -174,7 +174,7 @@ def integrate(
         early, size, key = inputs
         blocks = [
             jax.tree.unflatten(structure, [w.inside_loop(e) for w, e in zip(weights, stage)])
-            for stage in _without_layer_axis(early)
+            for stage in without_layer_axis(early)
         ]
         return pass_layer(blocks, x, tableau, size, key=key)[0], None
 
@@ -212,7 +212,7 @@ def _is_small(evaluations: int, x: NamedArray) -> bool:
     return evaluations <= SHORT and ACTIVATIONS * evaluations * x.array.nbytes <= FITS
 
 
-def _without_layer_axis(stacked: Any) -> Any:
+def without_layer_axis(stacked: Any) -> Any:
     """Take the name of the layer axis off named arrays that a scan has sliced along it."""
     return jax.tree.map(
         lambda leaf: (

@@ -1,0 +1,191 @@
+"""Lyapunov exponents by QR on the tangent map, for any dynamics and for the depth of a model.
+
+A basis Q_0 of k directions is pushed through every step by its true derivative (Jacobian-vector
+products; no Jacobian is ever formed) and made orthonormal again:
+
+    J_n Q_n-1 = Q_n R_n,    lambda_i = (1 / duration) sum_n log |R_n,ii|
+
+Over a long time the exponents do not depend on Q_0. A model is as deep as it is, and there they do: a
+pass of refinement goes forward with the tangent map and back with its transpose, which turns Q_0 to the
+leading right singular vectors of the whole derivative J = J_N ... J_1. With those, R is diagonal and
+lambda_i = log sigma_i(J) / duration: the finite-time exponents. Depth is one unit of time.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from qkvflow.analysis.flow import Flow, states
+
+Step = Callable[[Array, Any], Array]
+SPARE = 4
+"""Directions carried along in refinement, so that the last exponent asked for converges, too."""
+
+
+class Exponents(NamedTuple):
+    """What a trajectory says of its neighbours."""
+
+    values: Array
+    """[k], per unit of time, the largest first."""
+    growth: Array
+    """[steps, k]: what every step adds to k sums log |R_ii|."""
+    change: Array
+    """The largest change of a value in the last pass of refinement; 0 without any."""
+    state: Array
+    """Where the trajectory ends."""
+    basis: Array
+    """[k, ...]: where the directions end."""
+
+
+def lyapunov_exponents(
+    step: Step,
+    state: Array,
+    inputs: Any,
+    *,
+    count: int,
+    duration: float,
+    refine: int = 0,
+    basis: Array | None = None,
+    seed: int = 0,
+) -> Exponents:
+    """The leading `count` exponents along the trajectory of state -> step(state, input).
+
+    Args:
+        state: an array of any shape, where the trajectory begins.
+        inputs: what the steps are told: a tree of arrays with a leading axis of steps.
+        duration: the time that all steps take together.
+        refine: passes forth and back that turn the first directions.
+        basis: [count, *state.shape], orthonormal directions to begin with; None draws them from `seed`.
+    """
+    if not 1 <= count <= state.size:
+        raise ValueError(
+            f"{count} exponents of a state of {state.size} numbers; expected 1 to {state.size}."
+        )
+    if basis is None:
+        basis = _random_basis(min(count + SPARE, state.size) if refine else count, state, seed)
+    before = None
+    if refine:
+        basis, before = _refined(step, state, basis, inputs, refine)
+    (end, ahead), growth = _forward(step, state, basis, inputs)
+    values = _leading(growth, count, duration)
+    change = jnp.zeros(()) if before is None else jnp.abs(values - _leading(before, count, duration))
+    return Exponents(values, growth[:, :count], jnp.max(change), end, ahead[:count])
+
+
+def _refined(step: Step, state: Array, basis: Array, inputs: Any, passes: int) -> tuple[Array, Array]:
+    """First directions after some passes forth and back, and the growth that the last of them saw."""
+    visited = _visited(step, state, inputs)
+
+    def turn(basis: Array, _: None) -> tuple[Array, Array]:
+        carried, growth = _forward(step, state, basis, inputs)
+        return _backward(step, visited, carried[1], inputs), growth
+
+    basis, growth = lax.scan(turn, basis, None, length=passes)
+    return basis, growth[-1]
+
+
+def _random_basis(count: int, state: Array, seed: int) -> Array:
+    drawn = jax.random.normal(jax.random.key(seed), (count, *state.shape), state.dtype)
+    return _orthonormal(drawn)[0]
+
+
+def _leading(growth: Array, count: int, duration: float) -> Array:
+    return jnp.sort(jnp.sum(growth, axis=0) / duration, descending=True)[:count]
+
+
+def _orthonormal(vectors: Array) -> tuple[Array, Array]:
+    """Orthonormal directions [k, ...] of k vectors, and log |R_ii| of their QR decomposition."""
+    q, r = jnp.linalg.qr(vectors.reshape(vectors.shape[0], -1).T)
+    return q.T.reshape(vectors.shape), jnp.log(jnp.abs(jnp.diagonal(r)))
+
+
+def _forward(step: Step, state: Array, basis: Array, inputs: Any) -> tuple[tuple[Array, Array], Array]:
+    """The end of a trajectory and of directions along it, and log |R_ii| of every step."""
+
+    def advance(carry: tuple[Array, Array], told: Any) -> tuple[tuple[Array, Array], Array]:
+        state, basis = carry
+        after, tangent = jax.linearize(lambda x: step(x, told), state)
+        turned, growth = _orthonormal(jax.vmap(tangent)(basis))
+        return (after, turned), growth
+
+    return lax.scan(advance, (state, basis), inputs)
+
+
+def _backward(step: Step, visited: Array, basis: Array, inputs: Any) -> Array:
+    """Directions at the start, brought there from the end by the transposed tangent map."""
+
+    def retreat(basis: Array, at: tuple[Array, Any]) -> tuple[Array, None]:
+        state, told = at
+        transposed = jax.vjp(lambda x: step(x, told), state)[1]
+        return _orthonormal(jax.vmap(transposed)(basis)[0])[0], None
+
+    return lax.scan(retreat, basis, (visited, inputs), reverse=True)[0]
+
+
+def _visited(step: Step, state: Array, inputs: Any) -> Array:
+    """The states before every step."""
+    return lax.scan(lambda x, told: (step(x, told), x), state, inputs)[1]
+
+
+@eqx.filter_jit
+def sequence_exponents(
+    flow: Flow, x: Array, *, count: int = 8, refine: int = 8, seed: int = 0
+) -> Exponents:
+    """The leading exponents of the whole residual stream [T, E] over depth, refined."""
+    return lyapunov_exponents(
+        flow.step, x, flow.layers, count=count, duration=1.0, refine=refine, seed=seed
+    )
+
+
+def token_exponents(
+    flow: Flow,
+    x: Array,
+    *,
+    count: int = 1,
+    refine: int = 8,
+    seed: int = 0,
+    batch: int = 8,
+    advance: Callable[[int], None] = lambda tokens: None,
+) -> np.ndarray:
+    """The leading exponents [T, count] of every token by itself: how x_i(1) depends on x_i(0).
+
+    No token sees a later one, so the whole derivative is block triangular and its diagonal block of
+    token i is the product of the layers' diagonal blocks: the dynamics of row i, where the other rows
+    go their way. `advance` is told of every batch of tokens that is done.
+    """
+    length = x.shape[0]
+    visited = states(flow, x)[:-1]
+    found = []
+    for first in range(0, length, batch):
+        tokens = np.minimum(np.arange(first, first + batch), length - 1)  # one shape, one program
+        values = _token_exponents(flow, visited, jnp.asarray(tokens), count, refine, seed)
+        found.append(np.asarray(values)[: length - first])
+        advance(min(batch, length - first))
+    return np.concatenate(found)
+
+
+@eqx.filter_jit
+def _token_exponents(
+    flow: Flow, visited: Array, tokens: Array, count: int, refine: int, seed: int
+) -> Array:
+    def of_token(i: Array) -> Array:
+        def step(row: Array, told: Any) -> Array:
+            layer, rows = told
+            return flow.step(rows.at[i].set(row), layer)[i]
+
+        return lyapunov_exponents(
+            step,
+            visited[0, i],
+            (flow.layers, visited),
+            count=count,
+            duration=1.0,
+            refine=refine,
+            seed=seed,
+        ).values
+
+    return jax.vmap(of_token)(tokens)

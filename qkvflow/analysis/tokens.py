@@ -1,0 +1,162 @@
+"""Tokens as HTML: strips coloured by a number, the interactive one of the sensitivity, the lens."""
+
+import html
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from qkvflow.analysis.studies import Study
+
+WARM, COOL, CALM = "213, 94, 0", "0, 114, 178", "0, 158, 115"
+STRONGEST = 0.85
+"""Opacity of the strongest colour: the token stays legible."""
+COLUMNS = 80
+"""Tokens that the table of predictions shows."""
+
+STYLE = """
+.tokens { font: 1.05rem/2 ui-monospace, monospace; margin: 0.6rem 0 0.2rem; overflow: visible; }
+.tokens span { padding: 0.2rem 0.05rem; border-radius: 2px; white-space: pre; }
+.tokens span[tabindex] { cursor: pointer; }
+.tokens span.chosen, .tokens span:focus-visible { outline: 2px solid #1b1b1b; outline-offset: -1px; }
+.tokens span.later { color: #aaa; }
+.said { color: #555; font-size: 0.86rem; min-height: 2.6em; margin-top: 0; }
+.lens table { font: 0.78rem/1.3 ui-monospace, monospace; }
+.lens th, .lens td { padding: 0.1rem 0.3rem; text-align: center; border: 0; white-space: pre; }
+.lens th:first-child { position: sticky; left: 0; background: #fff; }
+.lens thead th { border-bottom: 2px solid #1b1b1b; }
+.lens td.settles { outline: 1px solid #1b1b1b; outline-offset: -1px; }
+"""
+
+
+def shown(label: str) -> str:
+    """A token so that it can be seen: spaces and line ends have signs of their own."""
+    return label.replace(" ", "\u2423").replace("\n", "\u23ce").replace("\t", "\u21e5")
+
+
+def _span(label: str, colour: str, opacity: float, title: str, more: str = "") -> str:
+    text, style = html.escape(shown(label)), f"background: rgba({colour}, {opacity:.3f})"
+    # A line of text ends where the text does; elsewhere it may be broken behind a space.
+    end = "<br>" if label.endswith("\n") else "<wbr>" if label.endswith(" ") else ""
+    return f'<span style="{style}" title="{html.escape(title)}"{more}>{text}</span>{end}'
+
+
+def strip(labels: Sequence[str], values: np.ndarray, name: str) -> str:
+    """Tokens coloured by a number of theirs: warm above zero, cool below, strongest at the largest."""
+    largest = float(np.abs(values).max()) or 1.0
+    spans = (
+        _span(
+            label,
+            WARM if value > 0 else COOL,
+            STRONGEST * abs(value) / largest,
+            f"position {i}: {name} {value:+.3f}",
+        )
+        for i, (label, value) in enumerate(zip(labels, values.tolist()))
+    )
+    low, high = float(values.min()), float(values.max())
+    said = f"From {low:+.3f} to {high:+.3f}; the strongest colour is {largest:.3f} in size."
+    return f'<div class="tokens">{"".join(spans)}</div>\n<p class="said">{said}</p>'
+
+
+def sensitivity_strip(study: Study) -> str:
+    """The text coloured by the sensitivity of an output position, which can be changed."""
+    labels, position = study.numbers["tokens"], study.numbers["position"]
+    rows = study.arrays["rows"].tolist()
+    values = study.arrays["sensitivity"][rows.index(position)]
+    spans = [
+        _span(label, WARM, opacity, f"position {i}: {value:.3g}", _attributes(i, position, rows))
+        for i, (label, opacity, value) in enumerate(zip(labels, opacities(values, position), values))
+    ]
+    data = {
+        "rows": rows,
+        "values": [[float(f"{v:.4g}") for v in row] for row in study.arrays["sensitivity"].tolist()],
+        "labels": [shown(label) for label in labels],
+        "position": position,
+    }
+    content = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
+    words = html.escape(said(values, labels, position))
+    return "\n".join(
+        [
+            f'<div class="tokens" id="tokens">{"".join(spans)}</div>',
+            f'<p class="said" id="said" aria-live="polite">{words}</p>',
+            f'<script type="application/json" id="data">{content}</script>',
+            f"<script>{_SCRIPT}</script>",
+        ]
+    )
+
+
+def _attributes(i: int, position: int, rows: Sequence[int]) -> str:
+    kind = "chosen" if i == position else "later" if i > position else ""
+    focus = ' tabindex="0"' if len(rows) > 1 else ""
+    return f' class="{kind}"{focus}' if kind else focus
+
+
+def opacities(values: np.ndarray, position: int) -> list[float]:
+    """The colours of a row: the root of each value's share of the largest other one."""
+    others = np.delete(values, position)
+    largest = float(others.max(initial=0.0)) or float(values[position]) or 1.0
+    return (STRONGEST * np.sqrt(np.minimum(values / largest, 1.0))).tolist()
+
+
+def said(values: np.ndarray, labels: Sequence[str], position: int) -> str:
+    """The row in words."""
+    others = [j for j in np.argsort(-values, kind="stable").tolist() if j < position][:3]
+    text = f"Position {position} \u201c{shown(labels[position])}\u201d: itself {values[position]:.3g}"
+    listed = ", ".join(f"\u201c{shown(labels[j])}\u201d at {j} {values[j]:.3g}" for j in others)
+    return f"{text}; then {listed}." if listed else f"{text}."
+
+
+_SCRIPT = """
+"use strict";
+const {rows, values, labels, position} = JSON.parse(document.getElementById("data").textContent);
+const spans = [...document.querySelectorAll("#tokens span")];
+let kept = position;
+function show(i) {
+  const k = rows.indexOf(i);
+  if (k < 0) return;
+  const row = values[k];
+  const largest = Math.max(...row.filter((_, j) => j !== i), 0) || row[i] || 1;
+  spans.forEach((span, j) => {
+    const opacity = STRONGEST * Math.sqrt(Math.min(row[j] / largest, 1));
+    span.style.background = `rgba(WARM, ${opacity})`;
+    span.className = j === i ? "chosen" : j > i ? "later" : "";
+    span.title = `position ${j}: ${Number(row[j].toPrecision(3))}`;
+  });
+  const others = [...row.keys()].filter(j => j < i).sort((a, b) => row[b] - row[a]).slice(0, 3);
+  const listed = others.map(j => `\u201c${labels[j]}\u201d at ${j} ${Number(row[j].toPrecision(3))}`);
+  const itself = `Position ${i} \u201c${labels[i]}\u201d: itself ${Number(row[i].toPrecision(3))}`;
+  document.getElementById("said").textContent =
+    listed.length ? `${itself}; then ${listed.join(", ")}.` : `${itself}.`;
+}
+spans.forEach((span, i) => {
+  if (!span.hasAttribute("tabindex")) return;
+  span.addEventListener("pointerenter", () => show(i));
+  span.addEventListener("focus", () => show(i));
+  span.addEventListener("click", () => { kept = i; show(i); });
+});
+document.getElementById("tokens").addEventListener("pointerleave", () => show(kept));
+""".replace("STRONGEST", str(STRONGEST)).replace("WARM", WARM)
+
+
+def lens_table(study: Study, vocabulary: Mapping[int, str]) -> str:
+    """The likeliest next token at every depth, the last depth on top."""
+    labels, depths = study.numbers["tokens"][:COLUMNS], study.arrays["depths"]
+    head = "".join(f"<th>{html.escape(shown(label))}</th>" for label in labels)
+    rows = []
+    for d in reversed(range(len(depths))):
+        cells = "".join(_guess(study, vocabulary, d, i) for i in range(len(labels)))
+        rows.append(f"<tr><th>t = {depths[d]:.2f}</th>{cells}</tr>")
+    body = "\n".join(rows)
+    table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table>"
+    left = len(study.numbers["tokens"]) - len(labels)
+    more = f'<p class="said">{left} more tokens are in trajectory.npz.</p>' if left else ""
+    return f'<div class="lens">{table}</div>{more}'
+
+
+def _guess(study: Study, vocabulary: Mapping[int, str], d: int, i: int) -> str:
+    choice, probability = int(study.arrays["choice"][d, i]), float(study.arrays["probability"][d, i])
+    settles = study.arrays["settled"][i] == study.arrays["depths"][d]
+    text = html.escape(shown(vocabulary.get(choice, str(choice))))
+    style = f"background: rgba({CALM}, {STRONGEST * probability:.3f})"
+    kind = ' class="settles"' if settles else ""
+    return f'<td{kind} style="{style}" title="{probability:.0%}">{text}</td>'

@@ -1,0 +1,174 @@
+"""Figures of weights: spectra of circuits, depth rank, modulation."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from qkvflow.analysis.figures import COOL, DARK, GREY, WARM, band, depth_axis, panels
+from qkvflow.analysis.studies import Study
+from qkvflow.analysis.summary import CIRCUITS
+from qkvflow.experiments.figures import COLOURS, LINES, MARKERS, both, canvas, figure
+from qkvflow.experiments.report import Picture
+
+DEPTH_COLOURS = "viridis"
+SMALLEST = 1e-6
+"""Where the axis of relative singular values ends."""
+
+
+def draw_spectra(study: Study, directory: Path) -> list[Picture]:
+    """`eigenvalues`, `magnitudes` and `depth_rank`."""
+    names = list(study.numbers["circuits"])
+    return [
+        _eigenvalues(study.arrays, names, directory),
+        _magnitudes(study, names, directory),
+        _depth_rank(study, directory),
+    ]
+
+
+def _eigenvalues(arrays: Mapping[str, np.ndarray], names: list[str], directory: Path) -> Picture:
+    times = arrays["times"]
+    with panels(directory, "eigenvalues", len(names), height=3.1) as (drawn, row):
+        for axes, name in zip(row, names):
+            values = arrays[f"{name}.eigenvalues"]
+            for i, colour in ((0, GREY), (-1, DARK)):
+                _outlines(axes, arrays[f"{name}.numerical_range"][i], colour)
+            colours = np.broadcast_to(times[:, None, None], values.shape)
+            points = axes.scatter(
+                values.real.ravel(),
+                values.imag.ravel(),
+                c=colours.ravel(),
+                cmap=DEPTH_COLOURS,
+                vmin=0.0,
+                vmax=1.0,
+                s=7,
+                linewidths=0,
+                zorder=3,
+            )
+            axes.set_aspect("equal", adjustable="datalim")
+            axes.set_title(CIRCUITS[name], fontsize=9, loc="left")
+            axes.set_xlabel("real part")
+        row[0].set_ylabel("imaginary part")
+        drawn.colorbar(points, ax=row, label="depth t", fraction=0.03, pad=0.01)
+    return Picture(
+        directory / "eigenvalues.png",
+        "Eigenvalues of every head, coloured by depth. A circuit with eigenvalues to the right "
+        "strengthens what it reads, to the left it removes it, and imaginary parts turn it. The lines "
+        "are the numerical range of every head, grey at the first depth, black at the last: where it "
+        "is much wider than the eigenvalues, the circuit is far from normal.",
+    )
+
+
+def _outlines(axes: Axes, boundaries: np.ndarray, colour: str) -> None:
+    for points in boundaries:
+        closed = np.append(points, points[0])
+        axes.plot(closed.real, closed.imag, color=colour, linewidth=0.7, zorder=2)
+
+
+def _magnitudes(study: Study, names: list[str], directory: Path) -> Picture:
+    times = study.arrays["times"]
+    with panels(directory, "magnitudes", len(names), height=2.9) as (_, row):
+        for axes, name in zip(row, names):
+            numbers = study.numbers["circuits"][name]
+            heads = np.abs(study.arrays[f"{name}.eigenvalues"]).mean(axis=-1)
+            if heads.shape[1] > 1:
+                axes.plot(times, heads, color=GREY, linewidth=0.7)
+            for kind, colour, line, marker, label in (
+                ("magnitude", DARK, "-", "o", "mean |eigenvalue|"),
+                ("numerical_radius", WARM, ":", "s", "numerical radius"),
+                ("spectral_norm", COOL, "--", "^", "spectral norm"),
+            ):
+                curve = numbers[kind]["over_depth"]
+                look: dict[str, Any] = {"color": colour, "linestyle": line, "marker": marker}
+                axes.plot(times, curve, label=label, markersize=3, linewidth=1.3, **look)
+            depth_axis(axes, f"{CIRCUITS[name]}: {_in_words(numbers['magnitude'])}")
+            axes.set_ylim(bottom=0)
+        row[-1].legend(fontsize=7)
+    return Picture(
+        directory / "magnitudes.png",
+        "How large each circuit is over depth: mean over heads (grey: each head's mean |eigenvalue|). "
+        "Tong et al. find magnitudes that grow with depth; the title says what these do (change "
+        "relative to the mean over the whole depth, and the rank correlation with depth).",
+    )
+
+
+def _in_words(trend: Mapping[str, Any]) -> str:
+    if trend["spearman"] is None:
+        return "constant" if not trend["slope"] else f"{trend['relative_slope']:+.0%}"
+    return f"{trend['relative_slope']:+.0%}, rank corr. {trend['spearman']:+.2f}"
+
+
+def _depth_rank(study: Study, directory: Path) -> Picture:
+    ranks = study.numbers["depth_rank"]
+    with figure(both(directory, "depth_rank"), 6.4, 3.2 + 0.05 * max(0, len(ranks) - 8)) as axes:
+        for i, (name, rank) in enumerate(ranks.items()):
+            values = study.arrays[f"depth_rank.{name}"]
+            relative = values / values[0] if values[0] else values
+            seen = relative >= SMALLEST
+            axes.plot(
+                np.arange(1, len(values) + 1)[seen],
+                relative[seen],
+                color=COLOURS[i % len(COLOURS)],
+                marker=MARKERS[i % len(MARKERS)],
+                linestyle=LINES[i % len(LINES)],
+                markersize=4,
+                linewidth=1.2,
+                label=f"{name}: {rank['basis']} ({rank['participation']:.1f})",
+            )
+        axes.set_yscale("log")
+        axes.set_ylim(SMALLEST, 2.0)
+        axes.set_xticks(range(1, len(study.arrays["times"]) + 1))
+        axes.set_xlabel("basis matrix")
+        axes.set_ylabel("singular value, relative")
+        axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return Picture(
+        directory / "depth_rank.png",
+        "Singular values of each map's weights, stacked over depth: how many basis matrices its curve "
+        "needs. The number behind a name is how many carry 99% of the squared weights, in brackets the "
+        "participation ratio. Weights that are the same at every depth need one.",
+    )
+
+
+def draw_modulation(study: Study, directory: Path) -> list[Picture]:
+    """`modulation`: a heat map and a curve for each map."""
+    arrays = {name: values for name, values in study.arrays.items() if name != "times"}
+    times, gated = study.arrays["times"], study.numbers["weights"] == "gated"
+    centre = 1.0 if gated else 0.0
+    reach = max(float(np.abs(values - centre).max()) for values in arrays.values()) or 1.0
+    with canvas(both(directory, "modulation"), 7.2, 0.6 + 1.15 * len(arrays)) as drawn:
+        grid = drawn.subplots(len(arrays), 2, squeeze=False, width_ratios=[1.6, 1])
+        for (left, right), (name, values) in zip(grid, arrays.items()):
+            image = _heat(left, times, values, centre, reach)
+            left.set_title(f"{name} ({study.numbers['spread'][name]:.0%})", fontsize=8, loc="left")
+            band(right, times, values, "median")
+            right.set_xlim(-0.02, 1.02)
+        for axes in grid[-1]:
+            axes.set_xlabel("depth t")
+        drawn.colorbar(image, ax=list(grid[:, 0]), label="gate" if gated else "value", fraction=0.04)
+    return [
+        Picture(
+            directory / "modulation.png",
+            "Modulators over depth, by map. Left: each row is one modulator, sorted by its change from "
+            "the first depth to the last; the number is their spread, ||m(t) - mean|| / ||m||, 0% for "
+            "what does not depend on depth. Right: their median and the range of nine tenths of them.",
+        )
+    ]
+
+
+def _heat(axes: Axes, times: np.ndarray, values: np.ndarray, centre: float, reach: float) -> Any:
+    order = np.argsort(values[-1] - values[0], kind="stable")
+    image = axes.imshow(
+        values[:, order].T,
+        aspect="auto",
+        cmap="PuOr",
+        vmin=centre - reach,
+        vmax=centre + reach,
+        interpolation="nearest",
+    )
+    step = max(1, len(times) // 8)
+    axes.set_xticks(range(0, len(times), step), [f"{t:.2g}" for t in times[::step]], fontsize=7)
+    axes.set_yticks([])
+    axes.grid(visible=False)
+    return image

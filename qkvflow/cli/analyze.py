@@ -1,0 +1,179 @@
+"""Look inside a trained model: spectra, Lyapunov exponents, trajectories, modulation.
+
+    qkvflow analyze all --checkpoint runs/first --out analysis
+    qkvflow analyze lyapunov --checkpoint runs/first --text "The river is" --data wikitext-2
+    qkvflow analyze spectra --checkpoint runs/first --circuits qk --times 32
+
+OUT/analysis.html shows everything and needs no other file; OUT/figures has png and pdf, OUT/*.npz the
+arrays, OUT/*.json the main numbers. A text is followed token by token; --data adds a sample of a
+corpus, with intervals.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import tyro
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from qkvflow.analysis import STUDIES, Study, Subject, draw_windows
+from qkvflow.analysis.flow import in_float32
+from qkvflow.analysis.present import make_directory, obstacle, present
+from qkvflow.analysis.summary import main_numbers
+from qkvflow.config import ConfigError
+from qkvflow.data import Tokenizer, default_cache_dir, load_corpus, prepare
+from qkvflow.models import LanguageModel
+from qkvflow.nn.time_embed import layer_times
+from qkvflow.train import load_model, read_tokenizer
+
+TEXT = "A layer is a time, and its weights are a curve over depth."
+LONGEST_WINDOW = 128
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `qkvflow analyze`."""
+
+    what: tyro.conf.Positional[Literal["spectra", "lyapunov", "trajectory", "modulation", "all"]]
+    """The study; all leaves out those that do not apply to the model, and says so."""
+    checkpoint: Path
+    """Directory of a run, of a checkpoint, or of an exported model."""
+    out: Path = Path("analysis")
+    """Directory for what is found; files of an earlier analysis there are replaced."""
+    text: str | None = None
+    """Text to follow; None takes a sentence, cut to the model's window."""
+    position: int = -1
+    """Token whose last state is asked what it depends on; negative numbers count from the end."""
+    data: str | None = None
+    """A corpus or a path to text, as for `qkvflow train`, to sample windows from."""
+    documents: int | None = 10_000
+    """Documents of hf:OWNER/NAME, as the model was trained on; None takes all."""
+    split: Literal["train", "valid", "test"] = "valid"
+    """Part of the corpus."""
+    windows: int = 16
+    """Windows of the corpus, drawn at random without overlap."""
+    length: int | None = None
+    """Tokens of a window; None is the model's longest sequence, at most 128."""
+    times: int | None = None
+    """Evenly spaced depths at which weights are looked at; None is one a layer."""
+    circuits: tuple[Literal["qk", "ov", "mlp", "ssm"], ...] = ()
+    """Circuits whose spectra are wanted; all that the model has where none is named."""
+    exponents: int = 8
+    """Leading Lyapunov exponents of the sequence."""
+    refine: int = 8
+    """Passes that refine them; the table says by how much the last one changed them."""
+    probes: int = 64
+    """Directions of the sensitivity; with as many as the model is wide it is exact."""
+    seed: int = 0
+    """Of the sample."""
+
+
+def run(options: Options) -> None:
+    """Study, draw, write, and print the main numbers."""
+    model, tokenizer = in_float32(load_model(options.checkpoint)), read_tokenizer(options.checkpoint)
+    subject = subject_of(options, model, tokenizer)
+    kinds, notes = applicable(options.what, subject)
+    notes = _unknown(options, tokenizer) + notes
+    make_directory(options.out)
+    title = f"Analysis of {options.checkpoint.resolve().name}"
+    page, studies = present(subject, kinds, options.out, tokenizer, title=title, notes=notes)
+    console = Console()
+    for study in studies.values():
+        console.print(numbers_table(study))
+    for note in notes:
+        console.print(escape(note), style="yellow", highlight=False)
+    console.print(f"Written: {page}; figures, arrays and numbers are beside it.", soft_wrap=True)
+
+
+def numbers_table(study: Study) -> Table:
+    """The main numbers of a study."""
+    table = Table(title=study.name, title_justify="left", box=box.SIMPLE, show_header=False)
+    table.add_column("", no_wrap=True)
+    table.add_column("")
+    for name, value in main_numbers(study):
+        table.add_row(name, escape(value))  # a token may look like markup
+    return table
+
+
+def applicable(what: str, subject: Subject) -> tuple[list[str], list[str]]:
+    """The studies to make, and a sentence for each of `all` that does not apply.
+
+    Raises:
+        ConfigError: the one study that was asked for does not apply.
+    """
+    found = {kind: obstacle(kind, subject) for kind in (STUDIES if what == "all" else [what])}
+    if what != "all" and (problem := found[what]) is not None:
+        raise problem
+    notes = [f"Left out: {kind}. {' '.join(p.problems)}" for kind, p in found.items() if p is not None]
+    return [kind for kind, problem in found.items() if problem is None], notes
+
+
+def subject_of(options: Options, model: LanguageModel, tokenizer: Tokenizer) -> Subject:
+    """What the options name, checked as a whole before any work."""
+    longest = model.config.max_position_embeddings
+    ids = np.asarray(tokenizer.encode(TEXT if options.text is None else options.text), np.int32)
+    ids = ids[:longest] if options.text is None else ids
+    problems = _text_problems(options, len(ids), longest) + _number_problems(options, longest)
+    if problems:
+        raise ConfigError("The analysis cannot be made:", problems)
+    return Subject(
+        model=model,
+        times=layer_times(options.times or model.config.num_layers).astype(np.float64),
+        ids=ids,
+        labels=tuple(tokenizer.decode([i]) for i in ids.tolist()),
+        position=options.position % len(ids),
+        windows=_windows(options, tokenizer, min(longest, LONGEST_WINDOW)),
+        circuits=options.circuits or None,
+        count=options.exponents,
+        refine=options.refine,
+        probes=options.probes,
+    )
+
+
+def _text_problems(options: Options, length: int, longest: int) -> list[str]:
+    if length < 2:
+        return [f"the text has {length} tokens; expected at least 2, one to predict another from."]
+    if length > longest:
+        return [
+            f"the text has {length} tokens and this model sees {longest} (max_position_embeddings). "
+            f"Shorten --text by {length - longest} tokens, or train with a longer --length."
+        ]
+    if not -length <= options.position < length:
+        return [
+            f"position is {options.position} in a text of {length} tokens; expected 0 to "
+            f"{length - 1}, or {-length} to -1 to count from the end."
+        ]
+    return []
+
+
+def _number_problems(options: Options, longest: int) -> list[str]:
+    least = {"windows": 1, "times": 1, "exponents": 1, "refine": 0, "probes": 2, "documents": 1}
+    problems = [
+        f"{name} is {value}; expected at least {low}."
+        for name, low in least.items()
+        if (value := getattr(options, name)) is not None and value < low
+    ]
+    if options.length is not None and not 2 <= options.length <= longest:
+        problems.append(f"length is {options.length}; expected 2 to {longest}, the model's window.")
+    return problems
+
+
+def _windows(options: Options, tokenizer: Tokenizer, length: int) -> np.ndarray | None:
+    if options.data is None:
+        return None
+    corpus = load_corpus(options.data, limit=options.documents)
+    split = prepare(corpus, tokenizer, default_cache_dir())[options.split]
+    return draw_windows(split.ids, options.windows, options.length or length, options.seed)
+
+
+def _unknown(options: Options, tokenizer: Tokenizer) -> list[str]:
+    """A sentence about characters of the text that the tokenizer does not know."""
+    text = options.text or ""
+    lost = tokenizer.decode(tokenizer.encode(text)).count("\ufffd") - text.count("\ufffd")
+    if lost <= 0:
+        return []
+    return [f"The text has {lost} characters that the tokenizer does not know: one token for all."]

@@ -1,0 +1,166 @@
+"""Files, figures and page of an analysis: whole, readable, and alive in a browser without a network."""
+
+import base64
+import json
+import re
+import shutil
+import struct
+import subprocess
+
+import numpy as np
+import pytest
+
+from qkvflow.analysis.present import obstacle, present
+from qkvflow.analysis.studies import ALL_ROWS, STUDIES, Subject, plain
+from qkvflow.analysis.tokens import opacities, said, strip
+from qkvflow.data import CharTokenizer
+from qkvflow.nn.time_embed import layer_times
+from tests.support import random_model, small_config
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+TOKENIZER = CharTokenizer("\n $</>abcde")
+TEXT = "a </b>\n$d$ e"
+
+
+def subject_of(name="time_indexed_mlp", text=TEXT, **changes):
+    config = small_config(vocab_size=TOKENIZER.vocab_size, **changes)
+    ids = TOKENIZER.encode(text).astype(np.int32)
+    windows = np.random.default_rng(0).integers(1, config.vocab_size, (3, 8)).astype(np.int32)
+    return Subject(
+        model=random_model(name, config),
+        times=layer_times(config.num_layers).astype(np.float64),
+        ids=ids,
+        labels=tuple(text),
+        position=len(ids) - 2,
+        windows=windows,
+        count=3,
+        refine=2,
+        probes=None,
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """All studies of a model, presented; the page holds text that looks like HTML."""
+    out = tmp_path_factory.mktemp("analysis")
+    subject = subject_of()
+    page, studies = present(subject, list(STUDIES), out, TOKENIZER, title="A <model>", notes=["A & b."])
+    return out, page, studies
+
+
+def test_arrays_and_numbers_are_written(whole):
+    out, _, studies = whole
+    for name, study in studies.items():
+        with np.load(out / f"{name}.npz") as arrays:
+            assert set(arrays) == set(study.arrays)
+            assert all(np.array_equal(arrays[key], study.arrays[key]) for key in arrays)
+        numbers = json.loads((out / f"{name}.json").read_text())
+        assert numbers == json.loads(json.dumps(plain(study.numbers)))
+    spectra = json.loads((out / "spectra.json").read_text())
+    assert set(spectra["circuits"]) == {"qk", "ov", "mlp"}
+    assert {"over_depth", "slope", "spearman", "p_value"} <= set(spectra["circuits"]["qk"]["magnitude"])
+    corpus = json.loads((out / "lyapunov.json").read_text())["corpus"]
+    assert (corpus["windows"], len(corpus["exponents"]["ci95"])) == (3, 3)
+
+
+def test_every_figure_is_a_png_and_a_pdf_with_fonts(whole):
+    drawn = sorted((whole[0] / "figures").glob("*.png"))
+    assert {path.stem for path in drawn} == {
+        "eigenvalues",
+        "magnitudes",
+        "depth_rank",
+        "exponents",
+        "token_exponents",
+        "sensitivity",
+        "sensitivity_by_distance",
+        "trajectory",
+        "lens",
+        "modulation",
+    }
+    for path in drawn:
+        width, height = struct.unpack(">II", path.read_bytes()[16:24])
+        assert width > 800, path
+        assert height > 400, path
+        pdf = path.with_suffix(".pdf").read_bytes()
+        assert pdf.rstrip().endswith(b"%%EOF")
+        assert b"/FontFile2" in pdf
+
+
+def test_the_page_needs_nothing_else_and_quotes_text(whole):
+    html = whole[1].read_text()
+    assert "http" not in html.replace("http-equiv", "")
+    assert "A &lt;model&gt;" in html
+    assert "A &amp; b." in html
+    assert html.count("<figure>") == 10
+    assert re.search(r"\bNaN\b|\binf\b", html) is None
+    assert "</b>" not in html
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: the page was not opened in a browser")
+def test_the_page_lives_in_a_browser_without_errors_or_a_network(whole, tmp_path):
+    """Pointing at a token shows its row: what JavaScript says is what Python says."""
+    _, page, studies = whole
+    script = """<script>window.addEventListener("load", () => {
+        const said = () => document.getElementById("said").textContent;
+        const first = said(), spans = document.querySelectorAll("#tokens span");
+        spans[4].dispatchEvent(new PointerEvent("pointerenter"));
+        const pointed = said(), chosen = document.querySelector("#tokens .chosen").textContent;
+        const later = document.querySelectorAll("#tokens .later").length;
+        document.getElementById("tokens").dispatchEvent(new PointerEvent("pointerleave"));
+        const images = [...document.images].map(image => image.naturalWidth);
+        const found = {first, pointed, chosen, later, left: said(), images};
+        document.title = btoa(unescape(encodeURIComponent(JSON.stringify(found))));
+    });</script></body>"""
+    probe = tmp_path / "probe.html"
+    probe.write_text(page.read_text().replace("</body>", script))
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
+    command += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={tmp_path / 'profile'}"]
+    command += ["--enable-logging=stderr", "--dump-dom", probe.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert "CONSOLE" not in done.stderr, done.stderr
+    title = re.search(r"<title>(.*?)</title>", done.stdout)[1]
+    found = json.loads(base64.b64decode(title))
+    values = studies["lyapunov"].arrays["sensitivity"]
+    words = [number_free(said(values[i], TEXT, i)) for i in (10, 4)]
+    assert [number_free(found["first"]), number_free(found["pointed"])] == words
+    assert found["left"] == found["first"]
+    assert (found["chosen"], found["later"]) == ("b", len(TEXT) - 5)
+    assert len(found["images"]) == 10
+    assert min(found["images"]) > 500
+
+
+def number_free(words):
+    """Without the digits behind a point, which two languages may round differently."""
+    return re.sub(r"\d+\.\d+(e[-+]?\d+)?", "#", words)
+
+
+def test_colours_say_how_much():
+    row = np.array([0.1, 0.4, 0.0, 2.0, 0.0])
+    found = opacities(row, 3)
+    assert found[1] == found[3] == max(found)
+    assert found[0] == pytest.approx(found[1] / 2)
+    assert found[2] == found[4] == 0.0
+    assert opacities(np.array([3.0, 0.0]), 0)[1] == 0.0
+    assert "itself 2; then “b” at 1 0.4, “a” at 0 0.1" in said(row, "abcde", 3)
+    assert "nan" not in strip("ab", np.zeros(2), "exponent")
+
+
+def test_a_long_text_has_one_row():
+    long = subject_of(text="abcd " * 20)
+    assert len(long.ids) > ALL_ROWS
+    study = STUDIES["lyapunov"](long)
+    assert study.arrays["sensitivity"].shape == (1, 100)
+    assert study.arrays["rows"].tolist() == [98]
+
+
+@pytest.mark.parametrize("name", ["time_indexed_ssm", "tong_neuralode", "shared"])
+def test_every_kind_of_model_can_be_presented(name, tmp_path):
+    subject = subject_of(name)
+    kinds = [kind for kind in STUDIES if obstacle(kind, subject) is None]
+    assert (name == "shared") == ("modulation" not in kinds)
+    page, studies = present(subject, [k for k in kinds if k != "lyapunov"], tmp_path, TOKENIZER)
+    assert page.read_text().count("<figure>") == 5 + ("modulation" in kinds)
+    if name == "shared":
+        magnitude = studies["spectra"].numbers["circuits"]["qk"]["magnitude"]
+        assert (magnitude["slope"], magnitude["spearman"]) == (0.0, None)
