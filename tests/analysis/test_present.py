@@ -18,7 +18,7 @@ from qkvflow.nn.time_embed import layer_times
 from tests.support import random_model, small_config
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-TOKENIZER = CharTokenizer("\n $</>abcde")
+TOKENIZER = CharTokenizer.fit(["\n $</>abcde"])
 TEXT = "a </b>\n$d$ e"
 
 
