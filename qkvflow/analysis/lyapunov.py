@@ -23,6 +23,7 @@ from jax import Array, lax
 from qkvflow.analysis.flow import Flow, states
 
 Step = Callable[[Array, Any], Array]
+_Pair = tuple[Array, Array]
 SPARE = 4
 """Directions carried along in refinement, so that the last exponent asked for converges, too."""
 
@@ -68,25 +69,29 @@ def lyapunov_exponents(
         )
     if basis is None:
         basis = _random_basis(min(count + SPARE, state.size) if refine else count, state, seed)
-    before = None
-    if refine:
-        basis, before = _refined(step, state, basis, inputs, refine)
-    (end, ahead), growth = _forward(step, state, basis, inputs)
-    values = _leading(growth, count, duration)
-    change = jnp.zeros(()) if before is None else jnp.abs(values - _leading(before, count, duration))
-    return Exponents(values, growth[:, :count], jnp.max(change), end, ahead[:count])
+    end, ahead, growth = _passes(step, state, basis, inputs, refine)
+    found = [_leading(sums, count, duration) for sums in growth[-2:]]
+    change = jnp.max(jnp.abs(found[-1] - found[0]))
+    return Exponents(found[-1], growth[-1, :, :count], change, end, ahead[:count])
 
 
-def _refined(step: Step, state: Array, basis: Array, inputs: Any, passes: int) -> tuple[Array, Array]:
-    """First directions after some passes forth and back, and the growth that the last of them saw."""
-    visited = _visited(step, state, inputs)
+def _passes(
+    step: Step, state: Array, basis: Array, inputs: Any, refine: int
+) -> tuple[Array, Array, Array]:
+    """The ends of the state and of its directions, and the growth [pass, step, k] of every pass.
 
-    def turn(basis: Array, _: None) -> tuple[Array, Array]:
-        carried, growth = _forward(step, state, basis, inputs)
-        return _backward(step, visited, carried[1], inputs), growth
+    The loop goes back once more than it has to: forth and back are then compiled once each.
+    """
+    if not refine:
+        ahead = _forward(step, state, basis, inputs)
+        return ahead.state, ahead.basis, ahead.growth[None]
 
-    basis, growth = lax.scan(turn, basis, None, length=passes)
-    return basis, growth[-1]
+    def turn(carry: tuple[Array, Array, Array], _: None) -> tuple[tuple[Array, Array, Array], Array]:
+        ahead = _forward(step, state, carry[0], inputs)
+        return (_backward(step, ahead, inputs), ahead.state, ahead.basis), ahead.growth
+
+    (_, end, turned), growth = lax.scan(turn, (basis, state, basis), None, length=refine + 1)
+    return end, turned, growth
 
 
 def _random_basis(count: int, state: Array, seed: int) -> Array:
@@ -104,19 +109,33 @@ def _orthonormal(vectors: Array) -> tuple[Array, Array]:
     return q.T.reshape(vectors.shape), jnp.log(jnp.abs(jnp.diagonal(r)))
 
 
-def _forward(step: Step, state: Array, basis: Array, inputs: Any) -> tuple[tuple[Array, Array], Array]:
-    """The end of a trajectory and of directions along it, and log |R_ii| of every step."""
+class _Ahead(NamedTuple):
+    """Where a way forward leads, the directions there, log |R_ii| and the state before every step."""
 
-    def advance(carry: tuple[Array, Array], told: Any) -> tuple[tuple[Array, Array], Array]:
+    state: Array
+    basis: Array
+    growth: Array
+    visited: Array
+
+
+def _forward(step: Step, state: Array, basis: Array, inputs: Any) -> _Ahead:
+    """Follow a trajectory and directions along it."""
+
+    def advance(carry: _Pair, told: Any) -> tuple[_Pair, _Pair]:
         state, basis = carry
-        after, tangent = jax.linearize(lambda x: step(x, told), state)
-        turned, growth = _orthonormal(jax.vmap(tangent)(basis))
-        return (after, turned), growth
 
-    return lax.scan(advance, (state, basis), inputs)
+        def push(direction: Array) -> _Pair:
+            return jax.jvp(lambda x: step(x, told), (state,), (direction,))
+
+        after, pushed = jax.vmap(push, out_axes=(None, 0))(basis)
+        turned, growth = _orthonormal(pushed)
+        return (after, turned), (growth, state)
+
+    (end, turned), (growth, visited) = lax.scan(advance, (state, basis), inputs)
+    return _Ahead(end, turned, growth, visited)
 
 
-def _backward(step: Step, visited: Array, basis: Array, inputs: Any) -> Array:
+def _backward(step: Step, ahead: _Ahead, inputs: Any) -> Array:
     """Directions at the start, brought there from the end by the transposed tangent map."""
 
     def retreat(basis: Array, at: tuple[Array, Any]) -> tuple[Array, None]:
@@ -124,12 +143,7 @@ def _backward(step: Step, visited: Array, basis: Array, inputs: Any) -> Array:
         transposed = jax.vjp(lambda x: step(x, told), state)[1]
         return _orthonormal(jax.vmap(transposed)(basis)[0])[0], None
 
-    return lax.scan(retreat, basis, (visited, inputs), reverse=True)[0]
-
-
-def _visited(step: Step, state: Array, inputs: Any) -> Array:
-    """The states before every step."""
-    return lax.scan(lambda x, told: (step(x, told), x), state, inputs)[1]
+    return lax.scan(retreat, ahead.basis, (ahead.visited, inputs), reverse=True)[0]
 
 
 @eqx.filter_jit

@@ -72,7 +72,7 @@ def _tokens(contents: Contents, study: Study) -> list[str]:
     )
     exponents = (
         "The same text by the largest Lyapunov exponent of each token: orange grows over depth, blue "
-        "shrinks."
+        "shrinks, the stronger the colour, the faster."
     )
     return [
         element(Paragraph(reading)),

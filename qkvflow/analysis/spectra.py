@@ -5,6 +5,7 @@ B A, which are the same. Its singular values are those of the product of two tri
 have the leading axes time and head.
 """
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,8 @@ from qkvflow.nn.linear import Linear
 
 ENERGY = 0.99
 """Part of the squared weights that the counted basis matrices carry."""
+LARGEST_EXACT = 8
+"""Depths up to which the p-value of a rank correlation is exact."""
 CONSTANT = 1e-9
 """Relative range below which numbers over depth are equal but for rounding."""
 
@@ -82,7 +85,10 @@ class Trend:
     spearman: float | None
     """Rank correlation with depth, from -1 to 1; None where nothing changes or there are few times."""
     p_value: float | None
-    """Of no monotone trend. Neighbouring depths are not independent: an aid, not a proof."""
+    """Of no monotone trend, from all orders of up to `LARGEST_EXACT` depths, else by Student's t.
+
+    Neighbouring depths are not independent: an aid, not a proof.
+    """
 
 
 def trend(times: np.ndarray, values: np.ndarray) -> Trend:
@@ -102,7 +108,16 @@ def trend(times: np.ndarray, values: np.ndarray) -> Trend:
     if len(values) < 3:
         return Trend(mean, slope, relative, None, None)
     found = stats.spearmanr(times, values)
-    return Trend(mean, slope, relative, round(float(found.statistic), 12), float(found.pvalue))
+    p_value = _exact_p_value(values) if len(values) <= LARGEST_EXACT else float(found.pvalue)
+    return Trend(mean, slope, relative, round(float(found.statistic), 12), p_value)
+
+
+def _exact_p_value(values: np.ndarray) -> float:
+    """How many orders of the values agree as much with that of depth, up or down."""
+    ranks = stats.rankdata(values)
+    place = np.arange(len(values)) - (len(values) - 1) / 2
+    orders = np.array(list(itertools.permutations(ranks)))
+    return float(np.mean(np.abs(orders @ place) >= abs(ranks @ place) - 1e-9))
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def _lyapunov(study: Study) -> list[Line]:
     ]
     if "corpus" in numbers:
         sample = Sample(study.arrays["corpus.exponents"][:, 0])
-        lines.append(("largest exponent, corpus", _with_interval(sample)))
+        lines.append(("largest exponent, corpus", _with_interval(sample, "+.3f")))
     return lines
 
 
@@ -75,7 +75,7 @@ def _trajectory(study: Study) -> list[Line]:
     ]
     if "corpus" in numbers:
         sample = Sample(study.arrays["corpus.loss"][:, -1])
-        lines.append(("loss at depth 1, corpus", _with_interval(sample)))
+        lines.append(("loss at depth 1, corpus", _with_interval(sample, ".3f")))
     return lines
 
 
@@ -88,8 +88,8 @@ def _modulation(study: Study) -> list[Line]:
     ]
 
 
-def _with_interval(sample: Sample) -> str:
-    count = len(sample.values)
+def _with_interval(sample: Sample, form: str) -> str:
+    count, mean = len(sample.values), float(sample.mean)
     if count < 2:
-        return f"{float(sample.mean):+.3f} (one window)"
-    return f"{float(sample.mean):+.3f} +- {float(sample.half_width):.3f} ({count} windows, 95%)"
+        return f"{mean:{form}} (one window)"
+    return f"{mean:{form}} +- {float(sample.half_width):.3f} ({count} windows, 95%)"

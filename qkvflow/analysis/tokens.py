@@ -11,6 +11,7 @@ from qkvflow.analysis.studies import Study
 WARM, COOL, CALM = "213, 94, 0", "0, 114, 178", "0, 158, 115"
 STRONGEST = 0.85
 """Opacity of the strongest colour: the token stays legible."""
+PALEST = 0.06
 COLUMNS = 80
 """Tokens that the table of predictions shows."""
 
@@ -42,19 +43,21 @@ def _span(label: str, colour: str, opacity: float, title: str, more: str = "") -
 
 
 def strip(labels: Sequence[str], values: np.ndarray, name: str) -> str:
-    """Tokens coloured by a number of theirs: warm above zero, cool below, strongest at the largest."""
-    largest = float(np.abs(values).max()) or 1.0
+    """Tokens coloured by a number of theirs: warm above zero, cool below."""
+    sizes = np.abs(values)
+    # Of one sign, the colours span the range; else they begin at zero.
+    least = float(sizes.min()) if np.all(values > 0) or np.all(values < 0) else 0.0
+    span = float(sizes.max()) - least or 1.0
     spans = (
         _span(
             label,
             WARM if value > 0 else COOL,
-            STRONGEST * abs(value) / largest,
+            PALEST + (STRONGEST - PALEST) * (abs(value) - least) / span,
             f"position {i}: {name} {value:+.3f}",
         )
         for i, (label, value) in enumerate(zip(labels, values.tolist()))
     )
-    low, high = float(values.min()), float(values.max())
-    said = f"From {low:+.3f} to {high:+.3f}; the strongest colour is {largest:.3f} in size."
+    said = f"From {values.min():+.3f} to {values.max():+.3f}."
     return f'<div class="tokens">{"".join(spans)}</div>\n<p class="said">{said}</p>'
 
 
@@ -102,7 +105,7 @@ def said(values: np.ndarray, labels: Sequence[str], position: int) -> str:
     """The row in words."""
     others = [j for j in np.argsort(-values, kind="stable").tolist() if j < position][:3]
     text = f"Position {position} \u201c{shown(labels[position])}\u201d: itself {values[position]:.3g}"
-    listed = ", ".join(f"\u201c{shown(labels[j])}\u201d at {j} {values[j]:.3g}" for j in others)
+    listed = ", ".join(f"\u201c{shown(labels[j])}\u201d ({j}) {values[j]:.3g}" for j in others)
     return f"{text}; then {listed}." if listed else f"{text}."
 
 
@@ -123,7 +126,7 @@ function show(i) {
     span.title = `position ${j}: ${Number(row[j].toPrecision(3))}`;
   });
   const others = [...row.keys()].filter(j => j < i).sort((a, b) => row[b] - row[a]).slice(0, 3);
-  const listed = others.map(j => `\u201c${labels[j]}\u201d at ${j} ${Number(row[j].toPrecision(3))}`);
+  const listed = others.map(j => `\u201c${labels[j]}\u201d (${j}) ${Number(row[j].toPrecision(3))}`);
   const itself = `Position ${i} \u201c${labels[i]}\u201d: itself ${Number(row[i].toPrecision(3))}`;
   document.getElementById("said").textContent =
     listed.length ? `${itself}; then ${listed.join(", ")}.` : `${itself}.`;

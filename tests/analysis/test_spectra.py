@@ -214,6 +214,8 @@ def test_trends():
     times = layer_times(5).astype(np.float64)
     grows = trend(times, np.exp(times))
     assert grows.spearman == 1.0
+    assert grows.p_value == 2 / 120, "up or down, of 120 orders"
+    assert trend(layer_times(9), np.arange(9.0)).p_value < 1e-6
     assert grows.slope > 0
     assert trend(times, -times + 2).spearman == -1.0
     assert trend(times, -times + 2).slope == pytest.approx(-1.0)
