@@ -18,17 +18,19 @@ from qkvflow.experiments.figures import COLOURS, both, canvas
 
 DEPTH = "depth t"
 GREY, DARK, WARM, COOL = "0.6", COLOURS[0], COLOURS[1], COLOURS[2]
+WIDTH = 9.3
+"""Inches of every figure, so that letters have one size on the page."""
 LABELLED = 64
 """Tokens up to which each has its text on the axis."""
 
 
 @contextmanager
 def panels(
-    directory: Path, name: str, columns: int, width: float = 3.1, height: float = 2.7
-) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A row of axes, each of this width and height in inches."""
-    with canvas(both(directory, name), width * columns, height) as drawn:
-        yield drawn, list(drawn.subplots(1, columns, squeeze=False)[0])
+    directory: Path, name: str, columns: int, *, rows: int = 1, height: float = 2.7
+) -> Iterator[tuple[Figure, np.ndarray]]:
+    """Axes [row, column] of a figure as wide as all others, each row of this height in inches."""
+    with canvas(both(directory, name), WIDTH, height * rows) as drawn:
+        yield drawn, drawn.subplots(rows, columns, squeeze=False)
 
 
 def depth_axis(axes: Axes, title: str) -> None:
@@ -39,10 +41,12 @@ def depth_axis(axes: Axes, title: str) -> None:
 
 
 def band(axes: Axes, t: np.ndarray, values: np.ndarray, label: str, colour: str = DARK) -> None:
-    """The median of values [depth, token] and the range of nine tenths of them."""
-    low, middle, high = np.quantile(values, [0.05, 0.5, 0.95], axis=1)
+    """The mean of values [depth, token] and the range of nine tenths of them."""
+    low, high = np.quantile(values, [0.05, 0.95], axis=1)
     axes.fill_between(t, low, high, color=colour, alpha=0.15, linewidth=0)
-    axes.plot(t, middle, color=colour, marker="o", markersize=3, linewidth=1.3, label=label)
+    axes.plot(
+        t, values.mean(axis=1), color=colour, marker="o", markersize=3, linewidth=1.3, label=label
+    )
 
 
 def interval(axes: Axes, t: np.ndarray, sample: np.ndarray, label: str, half: np.ndarray) -> None:
@@ -61,7 +65,7 @@ def token_axis(axes: Axes, labels: Sequence[str], *, vertical: bool = False) -> 
         axis.set_label_text("position")
         return
     names = [_drawable(shown(label)) for label in labels]
-    look: dict[str, Any] = {"fontsize": 7 if len(labels) <= 40 else 5, "parse_math": False}
+    look: dict[str, Any] = {"fontsize": 7, "parse_math": False}
     if not vertical and max(map(len, names)) > 2:
         look["rotation"] = 90
     axis.set_ticks(range(len(labels)), names, **look)

@@ -12,6 +12,7 @@ from qkvflow.analysis.figures import (
     COOL,
     DARK,
     WARM,
+    WIDTH,
     band,
     depth_axis,
     interval,
@@ -23,7 +24,7 @@ from qkvflow.experiments.figures import both, canvas, figure
 from qkvflow.experiments.report import Picture
 
 DECADES = 4.0
-"""Powers of ten that the colours of the sensitivity span."""
+"""Powers of ten that the colours of the sensitivity span, at most."""
 
 
 def draw_lyapunov(study: Study, directory: Path) -> list[Picture]:
@@ -38,7 +39,7 @@ def draw_lyapunov(study: Study, directory: Path) -> list[Picture]:
 def _exponents(study: Study, directory: Path) -> Picture:
     depths, growth = study.arrays["depths"], study.arrays["growth"]
     found = study.arrays["exponents"]
-    with panels(directory, "exponents", 2, height=2.9) as (_, (left, right)):
+    with panels(directory, "exponents", 2, height=2.9) as (_, ((left, right),)):
         reached = np.vstack([np.zeros(growth.shape[1]), np.cumsum(growth, axis=0)])
         shades = np.linspace(0.0, 0.75, growth.shape[1])
         for i, curve in enumerate(reached.T):
@@ -69,7 +70,7 @@ def _exponents(study: Study, directory: Path) -> Picture:
 
 def _token_exponents(study: Study, directory: Path) -> Picture:
     values, labels = study.arrays["token_exponents"], study.numbers["tokens"]
-    with figure(both(directory, "token_exponents"), 7.2, 2.3) as axes:
+    with figure(both(directory, "token_exponents"), WIDTH, 2.3) as axes:
         axes.bar(range(len(values)), values, color=COOL, width=0.8)
         axes.axhline(0.0, color="0.4", linewidth=0.8)
         axes.set_xlim(-0.6, len(values) - 0.4)
@@ -87,18 +88,17 @@ def _sensitivity(study: Study, directory: Path) -> Picture:
     values, labels = study.arrays["sensitivity"], study.numbers["tokens"]
     position = study.numbers["position"]
     if len(values) == 1:
-        with figure(both(directory, "sensitivity"), 7.2, 2.3) as axes:
+        with figure(both(directory, "sensitivity"), WIDTH, 2.3) as axes:
             axes.bar(range(len(labels)), values[0], color=WARM, width=0.8)
             axes.set_ylabel("sensitivity")
             token_axis(axes, labels)
         return Picture(
             directory / "sensitivity.png", f"Sensitivity of position {position} to every token."
         )
-    side = min(7.2, 2.2 + 0.14 * len(labels))
-    with canvas(both(directory, "sensitivity"), side + 0.8, side) as drawn:
+    with canvas(both(directory, "sensitivity"), WIDTH, min(7.5, 2.2 + 0.14 * len(labels))) as drawn:
         axes = drawn.subplots()
         top = float(values.max())
-        norm = LogNorm(top / 10**DECADES, top)
+        norm = LogNorm(max(top / 10**DECADES, float(values[values > 0].min())), top)
         seen = np.ma.masked_equal(values, 0.0)
         image = axes.imshow(seen, cmap="magma_r", norm=norm, interpolation="nearest")
         axes.axhline(position, color=COOL, linewidth=1.0)
@@ -120,7 +120,7 @@ def _by_distance(study: Study, directory: Path) -> Picture:
     sample = Sample(study.arrays["corpus.sensitivity_by_distance"])
     mean, half = sample.mean, sample.half_width
     distance = np.arange(len(mean))
-    with figure(both(directory, "sensitivity_by_distance"), 6.4, 2.9) as axes:
+    with figure(both(directory, "sensitivity_by_distance"), WIDTH, 2.9) as axes:
         if len(sample.values) > 1:
             low = np.maximum(mean - half, mean / 100)
             axes.fill_between(distance, low, mean + half, color=COOL, alpha=0.25, linewidth=0)
@@ -139,22 +139,22 @@ def draw_trajectory(study: Study, directory: Path) -> list[Picture]:
     """`trajectory` and `lens`."""
     depths = study.arrays["depths"]
     between = (depths[1:] + depths[:-1]) / 2
-    with panels(directory, "trajectory", 3) as (_, row):
+    with panels(directory, "trajectory", 3) as (_, (row,)):
         _compare(row[0], study, "norm", depths, "length of x")
         _compare(row[1], study, "turn", between, "turn in a layer, degrees")
         _compare(row[2], study, "speed", between, "speed, per unit of depth")
         row[0].legend(fontsize=7)
-    with panels(directory, "lens", 4, width=2.6) as (_, row):
-        _compare(row[0], study, "loss", depths, "loss of the next token, nats")
+    with panels(directory, "lens", 4, height=2.5) as (_, (row,)):
+        _compare(row[0], study, "loss", depths, "loss of next token, nats")
         _compare(row[1], study, "entropy", depths, "entropy, nats")
-        _compare(row[2], study, "divergence", depths, "divergence of the last\nprediction, nats")
+        _compare(row[2], study, "divergence", depths, "divergence from the last, nats")
         _share_settled(row[3], study)
         row[3].legend(fontsize=7)
     return [
         Picture(
             directory / "trajectory.png",
             "The residual stream over depth: its length, how far each layer turns it, and how fast it "
-            "moves. Black: the text (median of its tokens, and the range of nine tenths of them).",
+            "moves. Black: the text (mean of its tokens, and the range of nine tenths of them).",
         ),
         Picture(
             directory / "lens.png",

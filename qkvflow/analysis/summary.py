@@ -26,7 +26,7 @@ def _spectra(study: Study) -> list[Line]:
     lines = []
     for name, numbers in study.numbers["circuits"].items():
         magnitude = numbers["magnitude"]
-        text = f"{magnitude['mean']:.3g}, {change_in_words(magnitude)}"
+        text = f"{magnitude['mean']:.3g}; over depth {change_in_words(magnitude)}"
         lines.append((f"mean |eigenvalue|, {CIRCUITS[name]}", text))
     ranks = study.numbers["depth_rank"]
     most = max(ranks, key=lambda name: ranks[name]["basis"])
@@ -38,8 +38,8 @@ def _spectra(study: Study) -> list[Line]:
 def change_in_words(trend: Mapping[str, Any]) -> str:
     """What a size does over depth."""
     if not trend["slope"]:
-        return "constant over depth"
-    text = f"{trend['relative_slope']:+.0%} over depth"
+        return "constant"
+    text = f"{trend['relative_slope']:+.0%}"
     if trend["spearman"] is None:
         return text
     return f"{text}, rank correlation {trend['spearman']:+.2f} (p {trend['p_value']:.2g})"

@@ -16,6 +16,7 @@ COLUMNS = 80
 """Tokens that the table of predictions shows."""
 
 STYLE = """
+img { width: 60rem; }
 .tokens { font: 1.05rem/2 ui-monospace, monospace; margin: 0.6rem 0 0.2rem; overflow: visible; }
 .tokens span { padding: 0.2rem 0.05rem; border-radius: 2px; white-space: pre; }
 .tokens span[tabindex] { cursor: pointer; }
