@@ -108,7 +108,9 @@ def applicable(what: str, subject: Subject) -> tuple[list[str], list[str]]:
     found = {kind: obstacle(kind, subject) for kind in (STUDIES if what == "all" else [what])}
     if what != "all" and (problem := found[what]) is not None:
         raise problem
-    notes = [f"Left out: {kind}. {' '.join(p.problems)}" for kind, p in found.items() if p is not None]
+    notes = [
+        f"{kind} is left out: {' '.join(p.problems)}" for kind, p in found.items() if p is not None
+    ]
     return [kind for kind, problem in found.items() if problem is None], notes
 
 

@@ -44,6 +44,7 @@ def canvas(paths: Sequence[Path], width: float, height: float) -> Iterator[Figur
             path.parent.mkdir(parents=True, exist_ok=True)
             metadata = {"CreationDate": None} if path.suffix == ".pdf" else {}
             drawn.savefig(path, metadata=metadata)
+            drawn.set_layout_engine("none")  # laid out for one file, it is for the others, too
 
 
 @contextmanager
