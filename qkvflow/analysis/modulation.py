@@ -10,9 +10,10 @@
 import numpy as np
 
 from qkvflow.config import ConfigError
-from qkvflow.experiments.gates import gates_of, map_name
+from qkvflow.experiments.gates import gates_of
 from qkvflow.models import LanguageModel
 from qkvflow.models.paths import nodes_of
+from qkvflow.nn.dynamic import map_name
 from qkvflow.nn.weights import Generated, LowRank
 
 

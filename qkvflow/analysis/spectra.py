@@ -12,9 +12,9 @@ import numpy as np
 from scipy import stats
 
 from qkvflow.analysis.circuits import Circuit, layers_at
-from qkvflow.experiments.gates import map_name
 from qkvflow.models import LanguageModel
 from qkvflow.models.paths import nodes_of
+from qkvflow.nn.dynamic import map_name
 from qkvflow.nn.linear import Linear
 
 ENERGY = 0.99

@@ -8,6 +8,7 @@ from safetensors.numpy import load_file, save_file
 
 from qkvflow.models import LanguageModel
 from qkvflow.models.paths import nodes_of
+from qkvflow.nn.dynamic import map_name
 from qkvflow.nn.weights import Gated
 
 
@@ -20,11 +21,6 @@ def gates_of(model: LanguageModel, times: np.ndarray | None = None) -> dict[str,
             suffix = f" ({i + 1})" if len(curve.gates) > 1 else ""
             found[map_name(path) + suffix] = np.asarray(gate).reshape(len(times), -1)
     return found
-
-
-def map_name(path: str) -> str:
-    """What a reader calls the map at a path of a block: mlp.up, not parts.mlp.part.up."""
-    return path.removeprefix("parts.").replace(".part.", ".")
 
 
 def save_gates(model: LanguageModel, path: Path) -> None:

@@ -24,6 +24,7 @@ from qkvflow.config import ConfigError
 from qkvflow.models.depth import merge
 from qkvflow.models.language_model import FlowLM, LanguageModel
 from qkvflow.models.paths import Arrays, arrays_of, nodes_of, with_arrays
+from qkvflow.nn.dynamic import map_name
 from qkvflow.nn.norm import Norm
 from qkvflow.nn.weights import Generated, PerLayer
 
@@ -75,14 +76,8 @@ def depth_spectra(model: LanguageModel) -> dict[str, np.ndarray]:
     _check(model, 1)
     found = {}
     for path, table in nodes_of(merge(model).transformer.blocks, PerLayer):
-        found[_short(path)] = np.linalg.svd(_rows(table), compute_uv=False)
+        found[map_name(path)] = np.linalg.svd(_rows(table), compute_uv=False)
     return found
-
-
-def _short(path: str) -> str:
-    """attention.qkv for parts.attention.part.qkv; the norm inside of a part keeps its full name."""
-    name = path.removeprefix("parts.")
-    return name if name.endswith(".part.norm") else name.replace(".part.", ".")
 
 
 def _check(model: LanguageModel, count: int) -> None:

@@ -20,6 +20,7 @@ from haliax import Axis
 from jax import Array
 
 from qkvflow.config import ConfigError, Gpt2Config
+from qkvflow.nn.dynamic import map_name
 from qkvflow.nn.families import low_rank_curve, table_times
 from qkvflow.nn.linear import Linear, size_of
 from qkvflow.nn.time_embed import Time
@@ -76,7 +77,7 @@ def add_adapters(
     flat, structure = jax.tree_util.tree_flatten_with_path(blocks, is_leaf=is_weight)
     *keys, k_head = jax.random.split(key, len(flat) + 1)
     curves = [
-        _around(curve, config, key=k) if _is_chosen(_map_name(path), curve, config) else curve
+        _around(curve, config, key=k) if _is_chosen(_name(path), curve, config) else curve
         for (path, curve), k in zip(flat, keys)
     ]
     if head is not None and _matches(HEAD, config):
@@ -87,7 +88,7 @@ def add_adapters(
 def adaptable_maps(blocks: Any, head: Linear | None) -> list[str]:
     """The names of all matrices that an adapter can go around, such as attention.qkv."""
     flat, _ = jax.tree_util.tree_flatten_with_path(blocks, is_leaf=is_weight)
-    names = [_map_name(path) for path, curve in flat if _is_matrix(_value(curve))]
+    names = [_name(path) for path, curve in flat if _is_matrix(_value(curve))]
     return names if head is None else [*names, HEAD]
 
 
@@ -142,6 +143,5 @@ def _matches(name: str, config: Gpt2Config) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in config.adapter_maps)
 
 
-def _map_name(path: Any) -> str:
-    name = jax.tree_util.keystr(path, simple=True, separator=".")
-    return name.removeprefix("parts.").replace(".part.", ".")
+def _name(path: Any) -> str:
+    return map_name(jax.tree_util.keystr(path, simple=True, separator="."))

@@ -96,6 +96,15 @@ class Block(eqx.Module):
         return {n: self.parts[n].part.empty_cache(batch, length, dtype) for n in self.names}
 
 
+def map_name(path: str) -> str:
+    """What a reader calls what is at a path of a block: mlp.up, not parts.mlp.part.up.
+
+    The norm inside of a part keeps its full name, since the one before the part has the short one.
+    """
+    name = path.removeprefix("parts.")
+    return name if name.endswith(".part.norm") else name.replace(".part.", ".")
+
+
 @dataclass(frozen=True)
 class Tableau:
     """A Runge-Kutta method as data.
