@@ -45,32 +45,30 @@ def numerical_range(circuit: Circuit, angles: int = 48) -> np.ndarray:
     """Points on the boundary of {v* M v : |v| = 1}, complex [time, head, angles].
 
     In direction e^(-i theta) the farthest point belongs to the largest eigenvalue of the Hermitian part
-    of e^(i theta) M. M acts in the span of its factors only: the compression to that span has the same
-    range, but for zero, which belongs to it, too, where the span is not everything. M is real, so the
-    range is symmetric about the real axis.
+    of e^(i theta) M. M acts in the span of its factors only, and its compression to that span has the
+    same range: the span has twice the dimension of the inner axis, so that zero is in it, as it is in
+    that of M. M is real, so the range is symmetric about the real axis.
     """
-    compressed, is_all = _compression(circuit)
+    compressed = _compression(circuit)
     half = np.linspace(0.0, np.pi, angles // 2 + 1)
-    points = np.stack([_farthest(compressed, theta, is_all) for theta in half], axis=-1)
+    points = np.stack([_farthest(compressed, theta) for theta in half], axis=-1)
     return np.concatenate([points, points[..., -2:0:-1].conj()], axis=-1)
 
 
-def _compression(circuit: Circuit) -> tuple[np.ndarray, bool]:
-    """M on an orthonormal basis of the span of both its factors, and whether that is all there is."""
+def _compression(circuit: Circuit) -> np.ndarray:
+    """M on an orthonormal basis of the span of both its factors; M itself where that is everything."""
     both = np.concatenate([circuit.left, circuit.right.swapaxes(-1, -2)], axis=-1)
     width, columns = both.shape[-2:]
     if columns >= width:
-        return circuit.matrices, True
-    basis = np.linalg.qr(both)[0]
-    return (basis.swapaxes(-1, -2) @ circuit.left) @ (circuit.right @ basis), False
+        return circuit.matrices
+    basis = np.linalg.qr(both).Q
+    return (basis.swapaxes(-1, -2) @ circuit.left) @ (circuit.right @ basis)
 
 
-def _farthest(matrices: np.ndarray, theta: float, is_all: bool) -> np.ndarray:
+def _farthest(matrices: np.ndarray, theta: float) -> np.ndarray:
     turned = np.exp(1j * theta) * matrices
-    values, vectors = np.linalg.eigh((turned + turned.conj().swapaxes(-1, -2)) / 2)
-    v = vectors[..., -1]
-    points = np.einsum("...i,...ij,...j->...", v.conj(), matrices, v)
-    return points if is_all else np.where(values[..., -1] > 0, points, 0.0)
+    v = np.linalg.eigh((turned + turned.conj().swapaxes(-1, -2)) / 2).eigenvectors[..., -1]
+    return np.einsum("...i,...ij,...j->...", v.conj(), matrices, v)
 
 
 @dataclass(frozen=True)
