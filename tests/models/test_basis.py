@@ -9,9 +9,10 @@ import pytest
 import qkvflow
 from qkvflow.config import ConfigError
 from qkvflow.models import depth_spectra, into_basis, unroll
-from qkvflow.models.basis import _inverse_silu, _short
+from qkvflow.models.basis import _inverse_silu
 from qkvflow.models.paths import nodes_of
 from qkvflow.nn import Generated, PerLayer
+from qkvflow.nn.dynamic import map_name
 from qkvflow.nn.time_embed import layer_times
 from tests.support import WEIGHTS, difference, random_model, small_config, token_ids
 
@@ -50,7 +51,7 @@ def test_the_error_is_the_tail_of_the_singular_values_and_no_other_basis_is_near
     spectra = depth_spectra(model)
     for path, table in nodes_of(model, PerLayer):
         rows, near = flat(table.table), flat(found[path].at(layer_times(LAYERS)))
-        name = _short(path.removeprefix("transformer.blocks."))
+        name = map_name(path.removeprefix("transformer.blocks."))
         tail = np.sqrt(np.sum(spectra[name][count:] ** 2))
         size = max(np.linalg.norm(rows), 1.0)
         error = np.linalg.norm(rows - near)

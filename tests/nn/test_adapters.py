@@ -10,7 +10,7 @@ from qkvflow.models.adapters import adapt, adapter_paths
 from qkvflow.models.paths import arrays_of
 from qkvflow.nn import Adapted, LowRank, PerLayer, resolve
 from qkvflow.nn.adapters import adaptable_maps
-from qkvflow.nn.dynamic import _without_layer_axis
+from qkvflow.nn.dynamic import without_layer_axis
 from qkvflow.nn.time_embed import layer_times
 from tests.support import WEIGHTS, difference, random_model, randomised, small_config
 
@@ -57,7 +57,7 @@ def test_the_loop_over_depth_sees_the_curve_s_values(weights, method):
         curve = getattr(model.transformer.blocks.parts["mlp"].part, name)
         early = curve.before_loop(TIMES)
         for i, t in enumerate(TIMES):
-            sliced = _without_layer_axis(jax.tree.map(lambda leaf, i=i: leaf[i], early))
+            sliced = without_layer_axis(jax.tree.map(lambda leaf, i=i: leaf[i], early))
             one = curve.inside_loop(sliced)
             error = difference(one.weight.array, curve.at(t).weight.array)
             assert error < 1e-6, f"{name} at {t}: {error}"
