@@ -43,7 +43,7 @@ def changes_of_logits(model, length):
     return chosen, np.abs(changes).max(axis=-1)
 
 
-# Every model in both flavours and with every integrator; heun and rk4, slow to compile, in one flavour each.
+# All integrators for every model; heun and rk4, which are slow to compile, in one flavour each.
 @pytest.mark.parametrize(
     ("flavour", "integrator"),
     [
