@@ -30,7 +30,7 @@ test: lint ## Lint, check types, run the tests
 	$(BIN)/pytest
 
 test-peers: $(VENV)/peers ## Compare with torch and transformers, which it installs
-	$(BIN)/pytest -m peers -n 0 tests
+	$(BIN)/pytest -m peers -n 0 tests/models
 
 $(VENV)/peers: $(VENV)/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.txt --editable ".[peers]"

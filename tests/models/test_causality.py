@@ -43,13 +43,12 @@ def changes_of_logits(model, length):
     return chosen, np.abs(changes).max(axis=-1)
 
 
-# All integrators for every model; heun and rk4, which are slow to compile, in one flavour each.
+# Both flavours and all integrators for every model, but not all pairs: each takes long to compile.
 @pytest.mark.parametrize(
     ("flavour", "integrator"),
     [
         ("gpt2", "residual"),
         ("llama", "residual"),
-        ("gpt2", "euler"),
         ("llama", "euler"),
         ("llama", "heun"),
         ("gpt2", "rk4"),
