@@ -45,7 +45,13 @@ def machine() -> dict[str, Any]:
     if info.is_file():
         names = [line for line in info.read_text().splitlines() if line.startswith("model name")]
         model = names[0].split(":")[1].strip() if names else model
-    return {"processor": model, "cores": os.cpu_count(), "system": f"{platform.system()}"}
+    return {"processor": model, "cores": _cores(), "system": platform.system()}
+
+
+def _cores() -> int | None:
+    """How many cores this process may use, which is fewer than there are where it is pinned."""
+    can_be_pinned = hasattr(os, "sched_getaffinity")  # not on macOS
+    return len(os.sched_getaffinity(0)) if can_be_pinned else os.cpu_count()
 
 
 def versions() -> dict[str, str]:
