@@ -23,6 +23,15 @@ TESTS_BETWEEN_CLEARING = 20
 _finished = 0
 
 
+def pytest_configure():
+    """Share out the cores among the workers: threads of one would wait for those of another."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker and hasattr(os, "sched_setaffinity"):  # not on macOS
+        cores = sorted(os.sched_getaffinity(0))
+        first = int(worker.removeprefix("gw")) % len(cores)
+        os.sched_setaffinity(0, cores[first :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])])
+
+
 def pytest_runtest_teardown():
     """Forget compiled programs now and then: a process may hold only so many memory mappings."""
     global _finished

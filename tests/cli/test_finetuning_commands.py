@@ -29,13 +29,7 @@ def _as_usual(tmp_path_factory, monkeypatch):
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     directory = tmp_path_factory.mktemp("base")
-    with (
-        jax.numpy_dtype_promotion("standard"),
-        jax.numpy_rank_promotion("allow"),
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("QKVFLOW_CACHE", str(directory / "cache"))
-        return trained_base(directory), write_text(directory / "other.txt", seed=3)
+    return trained_base(directory), write_text(directory / "other.txt", seed=3)
 
 
 def test_finetune_says_what_changed_and_others_read_it(base, tmp_path, capsys):

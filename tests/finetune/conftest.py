@@ -1,6 +1,5 @@
 """Fine-tuning trains: what training needs in tests, it needs, too."""
 
-import jax
 import pytest
 
 from tests.finetune.support import trained_base
@@ -17,10 +16,4 @@ from tests.train.support import write_text
 def base(tmp_path_factory):
     """A trained base of two layers, and the text of another kind that it is adapted to."""
     directory = tmp_path_factory.mktemp("base")
-    with (
-        jax.numpy_dtype_promotion("standard"),
-        jax.numpy_rank_promotion("allow"),
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("QKVFLOW_CACHE", str(directory / "cache"))
-        return trained_base(directory), write_text(directory / "other.txt", seed=5)
+    return trained_base(directory), write_text(directory / "other.txt", seed=5)

@@ -1,5 +1,8 @@
 """A small base and small fine-tunings of it."""
 
+import jax
+import pytest
+
 from qkvflow.config import OptimizerConfig
 from qkvflow.finetune import FinetuneConfig
 from qkvflow.train import train
@@ -7,9 +10,15 @@ from tests.train.support import tiny_run, write_text
 
 
 def trained_base(directory, **changes):
-    """The directory of a run that has ended."""
+    """The directory of a run that has ended; also for fixtures that come before those of a test."""
     text = write_text(directory / "text.txt")
-    train(tiny_run(text, **changes), directory / "run")
+    with (
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("QKVFLOW_CACHE", str(directory / "cache"))
+        train(tiny_run(text, **changes), directory / "run")
     return directory / "run"
 
 

@@ -26,14 +26,7 @@ from tests.train.test_loop import StopAt, final_bytes
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("base")
-    with (
-        jax.numpy_dtype_promotion("standard"),
-        jax.numpy_rank_promotion("allow"),
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("QKVFLOW_CACHE", str(directory / "cache"))
-        return trained_base(directory)
+    return trained_base(tmp_path_factory.mktemp("base"))
 
 
 def run_of(base, text, **changes):
