@@ -14,6 +14,7 @@ import pytest
 
 from qkvflow.config import Gpt2Config
 from qkvflow.models import MODELS, build_model, count_parameters
+from tests.models.gpt2_files import write_gpt2
 
 ROOT = Path(__file__).parent.parent
 
@@ -22,12 +23,12 @@ def blocks(document, language):
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
 
 
-def run(*command):
+def run(*command, cwd=ROOT):
     """With some optimisation, unlike the tests: a program that trains runs longer than it compiles."""
     flags = f"{os.environ['XLA_FLAGS']} --xla_backend_optimization_level=1"
     environment = {**os.environ, "XLA_FLAGS": flags}
     return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        command, cwd=cwd, env=environment, capture_output=True, text=True, check=False
     )
 
 
@@ -48,16 +49,22 @@ def test_every_example_of_the_api_document_runs(capsys, tmp_path, monkeypatch):
 
 
 def test_the_commands_of_the_readme_run(tmp_path, monkeypatch):
+    """Train, evaluate, generate, analyze, finetune, convert: all but those that take hours."""
     monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path / "cache"))
-    (commands,) = [block for block in blocks("README.md", "bash") if "qkvflow train" in block]
-    for line in commands.replace("runs/first", str(tmp_path / "run")).strip().splitlines():
-        name, *arguments = shlex.split(line, comments=True)
-        assert name == "qkvflow"
-        result = run(sys.executable, "-W", "ignore", "-m", name, *arguments)
+    write_gpt2(tmp_path / "models" / "gpt2")
+    chosen = ("train", "evaluate", "generate", "analyze", "finetune", "convert")
+    lines = [line for block in blocks("README.md", "bash") for line in block.strip().splitlines()]
+    lines = [line for line in lines if line.startswith(tuple(f"qkvflow {name} " for name in chosen))]
+    assert [line.split()[1] for line in lines] == list(chosen)
+    for line in lines:
+        here = line.replace("configs/", f"{ROOT}/configs/").replace("wikitext-2", "embedded --steps 2")
+        command = shlex.split(here, comments=True)
+        result = run(sys.executable, "-W", "ignore", "-m", *command, cwd=tmp_path)
         assert result.returncode == 0, result.stderr
-        if arguments[0] == "evaluate":
+        if command[1] == "evaluate":
             losses = [float(x) for x in re.findall(r"\b\d\.\d{4}\b", result.stdout)]
             assert losses[0] < losses[5], f"{losses}: the model against the bigram"
+    assert (tmp_path / "analysis" / "analysis.html").is_file()
 
 
 def test_the_example_of_the_readme_runs():
