@@ -61,10 +61,35 @@ def torch_products(shape):
 
 def attention(shape):
     """Attention without its linear maps, forward and backward, in every layer."""
-    rows, size = shape.batch * shape.heads, shape.hidden // shape.heads
-    qkv = (normal(rows, 1, shape.length, size), *[normal(rows, shape.length, size)] * 2)
+    rows, length, size = _heads(shape)
+    qkv = (normal(rows, 1, length, size), *[normal(rows, length, size)] * 2)
     gradient = jax.grad(lambda *qkv: jnp.sum(causal_attention(*qkv) ** 2), argnums=(0, 1, 2))
     return repeated(gradient, [tuple(x + i for x in qkv) for i in range(shape.layers)])
+
+
+def _heads(shape):
+    return shape.batch * shape.heads, shape.length, shape.hidden // shape.heads
+
+
+def in_a_row(q, k, layers):
+    """As many batched products as attention has, forward and backward, each of the one before."""
+    for _ in range(3 * layers):
+        q = (q @ k.mT) @ k * 1e-3
+    return q
+
+
+def attention_products(shape):
+    """The products of attention alone, as if nothing were masked."""
+    q, k = normal(*_heads(shape)), normal(*_heads(shape))
+    return repeated(lambda q, k: in_a_row(q, k, shape.layers), [(q, k)])
+
+
+def torch_attention_products(shape):
+    """The same products in torch."""
+    import torch
+
+    q, k = torch.randn(*_heads(shape)), torch.randn(*_heads(shape))
+    return Task(lambda: in_a_row(q, k, shape.layers))
 
 
 def activation(shape):
@@ -93,7 +118,8 @@ def optimizer(shape):
     return Task(call)
 
 
-PARTS = (products, attention, activation, optimizer)
+PARTS = (products, attention, attention_products, activation, optimizer)
+PEERS = (torch_products, torch_attention_products)
 
 
 def main():
@@ -103,9 +129,8 @@ def main():
         for name, shape in SHAPES.items():
             task = progress.add_task(f"parts of a step, {name}", total=ROUNDS)
             entries = {"step": Entry("qkvflow.bench.ours:training_step", ("standard", shape))}
-            entries |= {f.__name__: Entry(f"{__spec__.name}:{f.__name__}", (shape,)) for f in PARTS}
-            if peers_are_installed():
-                entries["torch_products"] = Entry(f"{__spec__.name}:torch_products", (shape,))
+            parts = PARTS + PEERS if peers_are_installed() else PARTS
+            entries |= {f.__name__: Entry(f"{__spec__.name}:{f.__name__}", (shape,)) for f in parts}
             found = compete(entries, ROUNDS, lambda task=task: progress.advance(task)).times
             step = found.pop("step")
             record[name] = {part: times.median / step.median for part, times in found.items()}
