@@ -32,7 +32,7 @@ class Options:
     """Options of `qkvflow flops`."""
 
     plan: str = "seeds"
-    """seeds, laptop, ablation, or a YAML file like theirs."""
+    """seeds, laptop, ablation, long, or a YAML file like theirs."""
     results: Path | None = None
     """Directory of the experiment's runs."""
     loss: float | None = None
