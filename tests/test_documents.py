@@ -1,5 +1,6 @@
 """The documents are true: API.md's examples run, README's commands exist and the example works."""
 
+import io
 import json
 import os
 import re
@@ -11,8 +12,11 @@ from pathlib import Path
 import equinox as eqx
 import jax
 import pytest
+from rich.console import Console
 
+from qkvflow.cli.compare import result_table
 from qkvflow.config import Gpt2Config
+from qkvflow.experiments.results import read_experiment
 from qkvflow.models import MODELS, build_model, count_parameters
 from tests.models.gpt2_files import write_gpt2
 
@@ -83,6 +87,22 @@ def test_the_parameter_counts_of_the_readme_are_the_models():
         model = eqx.filter_eval_shape(build_model, name, Gpt2Config(), key=jax.random.key(0))
         without_positions = count_parameters(model).total - model.transformer.wpe.weight.size
         assert without_positions == int(count.replace(",", "")), name
+
+
+def test_the_table_of_the_readme_is_what_compare_found():
+    """As `qkvflow compare --out results/compare` found it."""
+    experiment = read_experiment(ROOT / "results" / "compare")
+    run = experiment.plan.arms[0].run
+    title = f"After {run.steps} steps of {run.batch_size} x {run.length} bytes"
+    console = Console(width=80, file=io.StringIO())
+    console.print(result_table(experiment.results, experiment.floors, title))
+    shown = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    shown += [
+        f"{r['arm']:<20} {'seed-0':<10} valid {r['valid']['loss']:.4f}  {r['ms_per_step']:.0f} ms/step"
+        for r in experiment.records
+    ]
+    text = (ROOT / "README.md").read_text()
+    assert not [line for line in shown if line not in text]
 
 
 def test_every_field_of_the_config_is_in_the_api_document():
