@@ -15,21 +15,35 @@ os.environ.setdefault(
 )
 
 import jax
+import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 TESTS_BETWEEN_CLEARING = 20
+CAN_PIN = hasattr(os, "sched_setaffinity")  # not on macOS
+CORES = sorted(os.sched_getaffinity(0)) if CAN_PIN else []
 _finished = 0
 
 
 def pytest_configure():
     """Share out the cores among the workers: threads of one would wait for those of another."""
     worker = os.environ.get("PYTEST_XDIST_WORKER")
-    if worker and hasattr(os, "sched_setaffinity"):  # not on macOS
-        cores = sorted(os.sched_getaffinity(0))
-        first = int(worker.removeprefix("gw")) % len(cores)
-        os.sched_setaffinity(0, cores[first :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])])
+    if worker and CAN_PIN:
+        first = int(worker.removeprefix("gw")) % len(CORES)
+        os.sched_setaffinity(0, CORES[first :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])])
+
+
+@pytest.fixture
+def all_cores():
+    """For tests that catch another process at a moment: they cannot from the core that it is on."""
+    if not CAN_PIN:
+        yield
+        return
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, CORES)
+    yield
+    os.sched_setaffinity(0, own)
 
 
 def pytest_runtest_teardown():

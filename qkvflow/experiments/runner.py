@@ -187,7 +187,7 @@ def _attempt(job: Job, watcher: Watcher) -> Record:
 
 def _finish(job: Job, sinks: Sequence[Sink], began: str) -> Record:
     outcome = train(job.run, job.out, sinks)
-    if not outcome.finished:
+    if outcome.asked_to_stop:
         raise StoppedError(f"Stopped in {job.out}; the same command goes on from there.")
     data, model = open_data(job.run), load_model(job.out / "final")
     test = None

@@ -43,6 +43,8 @@ class Outcome:
     step: int
     finished: bool
     """Whether all steps were taken; else it was asked to stop, and goes on when started again."""
+    asked_to_stop: bool = False
+    """Be it after the last step: what comes after this run should not begin."""
 
 
 def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcome:
@@ -151,7 +153,7 @@ class Training:
             raise FileError(f"The run stopped after step {self._step}: {problem}")
         if finished:
             self._export()
-        return Outcome(self._out, self._step, finished)
+        return Outcome(self._out, self._step, finished, self._stop.is_set())
 
     def _advance(self, until: int) -> None:
         """Take steps; each report is looked at when the next step is already under way."""

@@ -15,9 +15,18 @@ from qkvflow.config import ConfigError
 from qkvflow.experiments.gates import read_gates
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.results import read_experiment, save_plan, write_results
-from qkvflow.experiments.runner import Watcher, chosen, complete, rates_of, run_jobs, tune
+from qkvflow.experiments.runner import (
+    StoppedError,
+    Watcher,
+    chosen,
+    complete,
+    rates_of,
+    run_jobs,
+    tune,
+)
 from qkvflow.experiments.slurm import submit
 from qkvflow.files import FileError
+from qkvflow.train import Sink
 from tests.experiments.support import made_up_record, tiny_fields, without_times
 
 ROOT = Path(__file__).parent.parent.parent
@@ -164,6 +173,7 @@ def plan_path(text, tmp_path):
     return path
 
 
+@pytest.mark.usefixtures("all_cores")
 def test_killed_and_started_again_or_shared_by_two_it_leaves_the_same_files(plan_path, tmp_path):
     whole = start(plan_path, tmp_path / "whole")
     output, _ = whole.communicate(timeout=300)
@@ -182,6 +192,7 @@ def test_killed_and_started_again_or_shared_by_two_it_leaves_the_same_files(plan
     assert files(killed) == files(tmp_path / "whole")
 
 
+@pytest.mark.usefixtures("all_cores")
 def test_asked_to_stop_it_says_how_to_go_on(plan_path, tmp_path):
     process = start(plan_path, tmp_path / "out")
     deadline = time.time() + 200
@@ -193,6 +204,27 @@ def test_asked_to_stop_it_says_how_to_go_on(plan_path, tmp_path):
     assert process.returncode == 130, output
     assert "Traceback" not in output
     assert "goes on from there" in output or "Interrupted" in output
+
+
+class AskAtTheEnd(Sink):
+    """Asks the process to stop when a run has taken its last step."""
+
+    def write(self, record):
+        if record["kind"] == "final":
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_asked_to_stop_after_the_last_step_of_a_run_it_does_not_begin_another(text, tmp_path):
+    class Asking(Counter):
+        def begin(self, job):
+            super().begin(job)
+            return [AskAtTheEnd()]
+
+    plan, asking = Plan.of(tiny_fields(text)), Asking()
+    with pytest.raises(StoppedError):
+        complete(plan, tmp_path, asking)
+    assert len(asking.begun) == 1
+    assert all(record["status"] == "finished" for record in complete(plan, tmp_path))
 
 
 def test_arms_that_are_tuned_later_do_not_lose_the_others(text, tmp_path):

@@ -10,6 +10,7 @@ from benchmarks.kill import run_and_kill
 ROOT = Path(__file__).parent.parent.parent
 
 
+@pytest.mark.usefixtures("all_cores")
 @pytest.mark.parametrize(("kills", "seeds"), [(8, 1), (4, 2)])
 def test_kills_do_not_change_a_bit(tmp_path, monkeypatch, kills, seeds):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
