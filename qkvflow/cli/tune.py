@@ -24,7 +24,7 @@ class Options:
     """Options of `qkvflow tune`."""
 
     plan: str
-    """seeds, laptop, ablation, long, or a YAML file like theirs."""
+    """seeds, laptop, ablation, or a YAML file like theirs."""
     out: Path
     """Directory of the experiment; started again, it goes on where it stopped."""
 
