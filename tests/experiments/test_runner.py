@@ -173,6 +173,14 @@ def plan_path(text, tmp_path):
     return path
 
 
+def wait_for(directory, pattern):
+    """Until there is such a file."""
+    deadline = time.time() + 200
+    while not list(directory.glob(pattern)):
+        assert time.time() < deadline, pattern
+        time.sleep(0.02)
+
+
 @pytest.mark.usefixtures("all_cores")
 def test_killed_and_started_again_or_shared_by_two_it_leaves_the_same_files(plan_path, tmp_path):
     whole = start(plan_path, tmp_path / "whole")
@@ -180,9 +188,9 @@ def test_killed_and_started_again_or_shared_by_two_it_leaves_the_same_files(plan
     assert whole.returncode == 0, output
     assert "gated" in output
     killed = tmp_path / "killed"
-    for seconds in (4.0, 6.0, 8.0):
+    for begun_or_ended in ("sweep/*/*/metrics.jsonl", "sweep/*/*.json", "runs/*/*/metrics.jsonl"):
         process = start(plan_path, killed)
-        time.sleep(seconds)
+        wait_for(killed, begun_or_ended)
         process.send_signal(signal.SIGKILL)
         process.communicate()
     pair = [start(plan_path, killed) for _ in range(2)]
@@ -195,10 +203,7 @@ def test_killed_and_started_again_or_shared_by_two_it_leaves_the_same_files(plan
 @pytest.mark.usefixtures("all_cores")
 def test_asked_to_stop_it_says_how_to_go_on(plan_path, tmp_path):
     process = start(plan_path, tmp_path / "out")
-    deadline = time.time() + 200
-    while not list(tmp_path.glob("out/sweep/*/*.json")):  # a run has ended, the next is under way
-        assert time.time() < deadline
-        time.sleep(0.05)
+    wait_for(tmp_path / "out", "sweep/*/*.json")  # a run has ended, the next is under way
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 130, output
