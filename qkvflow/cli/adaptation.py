@@ -4,7 +4,7 @@
 
 Models are pretrained on one corpus, sampled at several depths and adapted to the other, full and with
 LoRA, against the same models from scratch. Killed and started again, it goes on; started twice, the two
-share the work. OUT/summary.json has the numbers, OUT/figures the loss over depth.
+share the work. OUT/report.html shows what came out, OUT/summary.json has the numbers.
 """
 
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ from rich.table import Table
 from qkvflow.cli.experiment_display import Bars
 from qkvflow.data import default_cache_dir
 from qkvflow.finetune.figures import draw_study
+from qkvflow.finetune.page import with_half, write_page
 from qkvflow.finetune.study import Study, run_study
 
 
@@ -42,7 +43,8 @@ def run(options: Options) -> None:
     for direction, arms in summary["losses"].items():
         console.print(table(direction, arms))
     drawn = draw_study(summary, options.out / "figures")
-    console.print(f"Written: {options.out / 'summary.json'}, {', '.join(map(str, drawn))}")
+    page, _ = write_page(options.study, summary, drawn, options.out)
+    console.print(f"Written: {options.out / 'summary.json'}, {page}")
 
 
 def table(direction: str, arms: dict[str, Any]) -> Table:
@@ -53,12 +55,5 @@ def table(direction: str, arms: dict[str, Any]) -> Table:
     for depth in depths:
         found.add_column(f"{depth} layers", justify="right")
     for arm, rows in arms.items():
-        found.add_row(arm, *(_cell(rows[depth]) for depth in depths))
+        found.add_row(arm, *(with_half(rows[d]["mean"], rows[d]["ci95"]) for d in depths))
     return found
-
-
-def _cell(row: dict[str, Any]) -> str:
-    if row["mean"] is None:
-        return "failed"
-    half = "" if row["ci95"] is None else f" ± {row['ci95']:.3f}"
-    return f"{row['mean']:.3f}{half}"

@@ -326,7 +326,7 @@ body {{ max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }}
 h1, h2 {{ line-height: 1.2; margin-top: 2.2rem; }}
 div {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; font-size: 0.86rem; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: 0.25rem 0.7rem; text-align: right; white-space: nowrap; }}
+th, td {{ padding: 0.25rem 0.5rem; text-align: right; white-space: nowrap; }}
 td {{ border-bottom: 1px solid #e4e4e4; }}
 th {{ border-bottom: 2px solid #1b1b1b; }}
 th:first-child, td:first-child {{ text-align: left; }}

@@ -8,6 +8,7 @@ steps. This is done in both directions, over paired seeds.
     OUT/pretrain/CORPUS/MODEL/seed-0/ .json     the bases: a run and its record
     OUT/runs/A-to-B/MODEL-METHOD/at-3/seed-0/ .json
     OUT/summary.json                            losses by direction, arm and depth
+    OUT/report.html, report.md, figures/        the same for a reader
 
 All text is read in bytes, so that one tokenizer serves both corpora and nothing is unknown. Learning
 rates are fixed beforehand, one for each method, and not swept.
@@ -164,7 +165,7 @@ def _differences(records: Mapping[Cell, Record], table: dict[str, Any]) -> list[
     """Every model less the last named one, of the same method at the same depth, seed by seed."""
     models = list(dict.fromkeys(cell.model for cell in records))
     methods = dict.fromkeys(cell.method for cell in records)
-    found = []
+    found: list[dict[str, Any]] = []
     for direction, arms in table.items():
         for model, method in itertools.product(models[:-1], methods):
             pair = [arms[f"{name}-{method}"] for name in (model, models[-1])]
@@ -184,7 +185,8 @@ def _differences(records: Mapping[Cell, Record], table: dict[str, Any]) -> list[
                             "p_value": test.paired.p_value,
                         }
                     )
-    return found
+    adjusted = statistics.holm({str(i): test["p_value"] for i, test in enumerate(found)})
+    return [{**test, "p_value_holm": p} for test, (p, _) in zip(found, adjusted.values())]
 
 
 def _keep_settings(study: Study, out: Path) -> None:

@@ -1,12 +1,9 @@
 """Files, figures and page of an analysis: whole, readable, and alive in a browser without a network."""
 
-import base64
 import dataclasses
 import json
 import re
-import shutil
 import struct
-import subprocess
 
 import numpy as np
 import pytest
@@ -16,9 +13,9 @@ from qkvflow.analysis.studies import ALL_ROWS, STUDIES, Subject, plain
 from qkvflow.analysis.tokens import opacities, said, strip
 from qkvflow.data import CharTokenizer
 from qkvflow.nn.time_embed import layer_times
+from tests.browser import look_at, needs_chromium
 from tests.support import random_model, small_config
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 TOKENIZER = CharTokenizer.fit(["\n $</>abcde"])
 TEXT = "a </b>\n$d$ e"
 
@@ -97,11 +94,11 @@ def test_the_page_needs_nothing_else_and_quotes_text(whole):
     assert "</b>" not in html
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: the page was not opened in a browser")
+@needs_chromium
 def test_the_page_lives_in_a_browser_without_errors_or_a_network(whole, tmp_path):
     """Pointing at a token shows its row: what JavaScript says is what Python says."""
     _, page, studies = whole
-    script = """<script>window.addEventListener("load", () => {
+    script = """
         const said = () => document.getElementById("said").textContent;
         const first = said(), spans = document.querySelectorAll("#tokens span");
         spans[4].dispatchEvent(new PointerEvent("pointerenter"));
@@ -109,19 +106,8 @@ def test_the_page_lives_in_a_browser_without_errors_or_a_network(whole, tmp_path
         const later = document.querySelectorAll("#tokens .later").length;
         document.getElementById("tokens").dispatchEvent(new PointerEvent("pointerleave"));
         const images = [...document.images].map(image => image.naturalWidth);
-        const found = {first, pointed, chosen, later, left: said(), images};
-        document.title = btoa(unescape(encodeURIComponent(JSON.stringify(found))));
-    });</script></body>"""
-    probe = tmp_path / "probe.html"
-    probe.write_text(page.read_text().replace("</body>", script))
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
-    command += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-    command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={tmp_path / 'profile'}"]
-    command += ["--enable-logging=stderr", "--dump-dom", probe.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    assert "CONSOLE" not in done.stderr, done.stderr
-    title = re.search(r"<title>(.*?)</title>", done.stdout)[1]
-    found = json.loads(base64.b64decode(title))
+        return {first, pointed, chosen, later, left: said(), images};"""
+    found = look_at(page, tmp_path, script)
     values = studies["lyapunov"].arrays["sensitivity"]
     words = [number_free(said(values[i], TEXT, i)) for i in (10, 4)]
     assert [number_free(found["first"]), number_free(found["pointed"])] == words

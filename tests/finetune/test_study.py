@@ -9,7 +9,9 @@ from qkvflow.config import ConfigError, Gpt2Config
 from qkvflow.experiments.runner import Watcher
 from qkvflow.files import FileError
 from qkvflow.finetune.figures import draw_study
+from qkvflow.finetune.page import write_page
 from qkvflow.finetune.study import Cell, Study, run_study, summarise
+from tests.browser import COUNT_PARTS, look_at, needs_chromium
 from tests.experiments.support import made_up_record
 from tests.train.support import write_text
 
@@ -75,9 +77,28 @@ def test_losses_are_summarised_and_compared_seed_by_seed(tmp_path):
     (first, _) = summary["differences"]
     assert first["difference"] == pytest.approx(-0.3)
     assert (first["first"], first["second"], first["depth"]) == ("ode", "standard", 3)
-    (png,) = draw_study(summary, tmp_path)
+    assert first["p_value_holm"] == pytest.approx(2 * first["p_value"])
+
+
+def test_figures_and_page_open(tmp_path):
+    summary = summarise(made_up({("ode", "full"): 2.0, ("standard", "full"): 2.3}))
+    (png,) = draw_study(summary, tmp_path / "figures")
     assert png.read_bytes().startswith(b"\x89PNG")
     assert png.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
+    _, text = write_page(Study(models=("standard",)), summary, [png], tmp_path)
+    said = text.read_text()
+    assert "| ode-full | 2.043 +- 0.025 | 2.018 +- 0.025 |" in said
+    assert "| ode - standard | a to b | full | 3 | -0.300 |" in said
+    assert "![Valid loss over the number of layers, a to b.](figures/a-to-b.png)" in said
+
+
+@needs_chromium
+def test_the_page_opens_in_a_browser_without_errors_or_a_network(tmp_path):
+    summary = summarise(made_up({("ode", "full"): 2.0, ("standard", "full"): 2.3}))
+    page, _ = write_page(Study(), summary, draw_study(summary, tmp_path), tmp_path)
+    found = look_at(page, tmp_path, COUNT_PARTS)
+    assert found["tables"] == 3
+    assert min(found["images"]) > 500
 
 
 def test_a_failed_run_leaves_a_hole_and_no_more():

@@ -1,0 +1,35 @@
+"""Opening a page in headless Chromium, without a network."""
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium here: the page was not opened in a browser"
+)
+
+COUNT_PARTS = """
+    const images = [...document.images].map(image => image.naturalWidth);
+    return {images, tables: document.querySelectorAll("table").length};"""
+
+
+def look_at(page, directory, script):
+    """What the body of a function in JavaScript returns when the page has loaded; errors fail."""
+    probe = directory / "probe.html"
+    report = f"""<script>window.addEventListener("load", () => {{
+        const found = (() => {{ {script} }})();
+        document.title = btoa(unescape(encodeURIComponent(JSON.stringify(found))));
+    }});</script></body>"""
+    probe.write_text(page.read_text().replace("</body>", report))
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
+    command += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={directory / 'profile'}"]
+    command += ["--enable-logging=stderr", "--dump-dom", probe.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert "CONSOLE" not in done.stderr, done.stderr
+    return json.loads(base64.b64decode(re.search(r"<title>(.*?)</title>", done.stdout)[1]))
