@@ -1,8 +1,9 @@
 """Do attention circuits grow with depth, as Tong et al. (ICLR 2025) find? In an experiment's models.
 
-Run with `python benchmarks/magnitude_over_depth.py results/laptop`; needs the trained models, which lie
-in results/laptop/runs/ARM/seed-0/final once `qkvflow validate` has ended. Takes a minute, prints a
-table and writes magnitude_over_depth.json and .png beside them.
+Run with `python benchmarks/magnitude_over_depth.py results/laptop` or `... results/finetune/pretrain`,
+for all runs in there; needs the trained models, which are not committed but lie in seed-0/final beside
+the record seed-0.json once `qkvflow validate` or `qkvflow adaptation` has ended. Takes a minute, prints
+a table and writes magnitude_over_depth.json and .png into that directory.
 
 For every arm, seed and circuit: the mean |eigenvalue| in each layer, and its slope over depth relative
 to its mean (1: it would grow by its own mean from the first depth to the last). The same of the models
@@ -22,7 +23,7 @@ from qkvflow.analysis import circuits_of, eigenvalues, trend
 from qkvflow.analysis.spectra import mean_magnitudes
 from qkvflow.config import RunConfig
 from qkvflow.experiments.figures import COLOURS, LINES, MARKERS, canvas
-from qkvflow.experiments.results import read_experiment
+from qkvflow.experiments.records import read_json
 from qkvflow.experiments.statistics import t_interval
 from qkvflow.nn.time_embed import layer_times
 from qkvflow.train import load_model
@@ -56,11 +57,11 @@ def slopes(rows):
 
 
 def measure(out):
-    """Magnitudes of all finished runs by arm, circuit and moment; their slopes beside them."""
+    """Magnitudes of all runs by arm, circuit and moment; their slopes beside them."""
     table = {}
-    for record in track(read_experiment(out).records, "spectra"):
-        run = RunConfig.from_dict(record["run"])
-        final = out / "runs" / record["arm"] / f"seed-{record['seed']}" / "final"
+    for path in track(sorted(out.rglob("seed-*.json")), "spectra"):
+        record = read_json(path)
+        run, final = RunConfig.from_dict(record["run"]), path.with_suffix("") / "final"
         for moment, model in {"start": before_training(run), "end": load_model(final)}.items():
             for name, row in magnitudes(model).items():
                 moments = table.setdefault(record["arm"], {}).setdefault(name, {})
@@ -107,7 +108,7 @@ def draw(table, path):
 
 
 def main():
-    """Look at the models of the experiment that the command names."""
+    """Look at the models in the directory that the command names."""
     out = Path(sys.argv[1])
     table = measure(out)
     show(table)
