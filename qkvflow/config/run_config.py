@@ -115,6 +115,8 @@ class RunConfig:
     """Steps between looks at the valid split."""
     eval_tokens: int | None = 65_536
     """Tokens of the fixed part of the valid split that is looked at; None is all of it."""
+    final_tokens: int | None = None
+    """The same for the look at the end."""
     save_every: int = 250
     """Steps between checkpoints."""
     keep: int = 2
@@ -134,7 +136,7 @@ class RunConfig:
         if not problems:
             problems += _below(self, _COUNTS, 1) + _below(self, ("seed",), 0)
             problems += _below(self, ("steps",), 1 if self.start is None else 0)
-            for name in ("eval_tokens", "documents"):
+            for name in ("eval_tokens", "final_tokens", "documents"):
                 if getattr(self, name) is not None:
                     problems += _below(self, (name,), 1)
             problems += _relations(self)

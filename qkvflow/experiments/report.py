@@ -218,9 +218,9 @@ def _sweep(tuned: Mapping[str, Mapping[str, Any]], pictures: Mapping[str, Path])
         for arm, entry in tuned.items()
     )
     note = (
-        "Valid loss after a few steps at each peak learning rate, on one seed that is not used again; "
-        "the best is what the arm is trained with. Where it lies at an end of the range, the arm might "
-        "do better outside."
+        "Valid loss after a few steps at each peak learning rate, on a fixed part of the split and one "
+        "seed that is not used again; the best is what the arm is trained with. Where it lies at an "
+        "end of the range, the arm might do better outside."
     )
     page: list[Item] = [
         Heading("Learning rates"),

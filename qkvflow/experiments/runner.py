@@ -93,15 +93,18 @@ class Watcher:
 
 
 def sweep_jobs(plan: Plan, out: Path, vocab_size: int) -> list[Job]:
-    """Every arm with every learning rate, for a few steps, on a seed that is not used again."""
+    """Every arm with every learning rate, for a few steps, on a seed that is not used again.
+
+    Rates are told apart by the part of the valid split that curves are of: looking at all of it can
+    take as long as the steps.
+    """
     if plan.sweep is None:
         return []
     sweep = plan.sweep
     jobs = []
     for arm in plan.arms:
-        run = dataclasses.replace(
-            matched_run(plan, arm, vocab_size), steps=sweep.steps, seed=sweep.seed
-        )
+        run = matched_run(plan, arm, vocab_size)
+        run = dataclasses.replace(run, steps=sweep.steps, seed=sweep.seed, final_tokens=run.eval_tokens)
         for rate in sweep.learning_rates:
             place = out / "sweep" / arm.name / f"lr-{rate:g}"
             jobs.append(Job(arm.name, with_learning_rate(run, rate), place))

@@ -146,7 +146,7 @@ class Training:
                 self._save()
         finished = self._step == run.steps
         if finished:
-            self._recorder.final(self._step, self._seconds, self._evaluations(whole=True))
+            self._recorder.final(self._step, self._seconds, self._evaluations(self._run.final_tokens))
         self._save()
         problem = self._saver.wait()
         if problem:
@@ -192,7 +192,7 @@ class Training:
 
     def _look(self) -> bool:
         """Evaluate on the valid split; whether the mean over seeds is the best so far."""
-        evaluations = self._evaluations(whole=False)
+        evaluations = self._evaluations(self._run.eval_tokens)
         self._recorder.valid(self._step, self._seconds, evaluations)
         loss = float(np.mean([evaluation.loss for evaluation in evaluations]))
         lowest = math.inf if self._best is None else self._best.loss
@@ -201,7 +201,7 @@ class Training:
         self._best = Best(loss, self._step)
         return True
 
-    def _evaluations(self, *, whole: bool) -> list[Evaluation]:
+    def _evaluations(self, tokens: int | None) -> list[Evaluation]:
         run = self._run
         return [
             evaluate(
@@ -209,7 +209,7 @@ class Training:
                 self._data["valid"],
                 length=run.length,
                 batch_size=run.batch_size // run.accumulate,
-                tokens=None if whole else run.eval_tokens,
+                tokens=tokens,
                 put=self._program.placement.batch,
             )
             for i in range(run.seeds)

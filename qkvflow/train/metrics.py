@@ -6,7 +6,7 @@ A record is a flat dictionary with a `kind`:
     train     every few steps: loss, norm of the gradient, learning rate, tokens a second
     valid     the loss on the valid split; `whole` says whether on all of it
     reached   the first time that this loss was below a multiple of a tenth of a nat
-    final     the loss on the whole valid split at the end
+    final     the same at the end, on the whole split unless `final_tokens` says otherwise
     note      a sentence that somebody should read
 
 Each holds step, seconds, tokens and flops together, so that any curve can be drawn over any of them.

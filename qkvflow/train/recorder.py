@@ -70,7 +70,7 @@ class Recorder:
                 self._write("reached", step, seconds, i, {"loss": loss})
 
     def final(self, step: int, seconds: float, evaluations: Sequence[Evaluation]) -> None:
-        """The loss on the whole valid split at the end."""
+        """The loss on the valid split at the end."""
         for i, evaluation in enumerate(evaluations):
             self._write("final", step, seconds, i, _values(evaluation))
 

@@ -121,14 +121,16 @@ def test_one_failing_arm_does_not_lose_the_others(text, tmp_path):
 def test_the_sweep_chooses_on_a_seed_of_its_own(text, tmp_path):
     sweep = {"learning_rates": [1e-6, 1e-2, 1e9], "steps": 6, "seed": 77}
     fields = tiny_fields(text, sweep=sweep)
-    fields["base"]["optimizer"] = {"clip": 0.0}
+    fields["base"] |= {"optimizer": {"clip": 0.0}, "eval_tokens": 64}
     plan = Plan.of(fields)
     tuned = tune(plan, tmp_path, 256)
     for arm in ("standard", "gated"):
         assert tuned[arm]["learning_rate"] == 1e-2
         assert tuned[arm]["inside"]
         assert [rate for rate, _ in tuned[arm]["sweep"]] == [1e-6, 1e-2, 1e9]
-        assert json.loads((tmp_path / f"sweep/{arm}/lr-0.01.json").read_text())["seed"] == 77
+        record = json.loads((tmp_path / f"sweep/{arm}/lr-0.01.json").read_text())
+        assert record["seed"] == 77
+        assert not record["valid"]["whole"]
     runs = run_jobs(plan, tmp_path, 256, rates_of(tuned))
     assert {job.run.optimizer.learning_rate for job in runs} == {1e-2}
     assert {job.run.seed for job in runs} == {0, 1}
