@@ -100,7 +100,7 @@ def draw(table, path):
                 seeds = np.broadcast_to(times, rows.shape)
                 axes.scatter(seeds, rows, s=8, alpha=0.35, color=COLOURS[i], linewidths=0)
             axes.set_yscale("log")
-            axes.set_xticks(times)
+            axes.set_xticks(times, [f"{t:.2g}" for t in times])
             axes.set_xlabel("depth t")
             axes.set_title(f"{name.upper()}, after training", fontsize=9, loc="left")
         panels[0].set_ylabel("mean |eigenvalue| (line: mean, points: seeds)")

@@ -49,11 +49,14 @@ def run(options: Options) -> None:
 
 def table(direction: str, arms: dict[str, Any]) -> Table:
     """One row an arm, one column a depth: the mean over seeds, and the half-width of its interval."""
-    found = Table(title=f"Valid loss, {direction}", title_justify="left", box=box.SIMPLE)
+    found = Table(
+        title=f"Valid loss, {direction}", title_justify="left", box=box.SIMPLE, pad_edge=False
+    )
     found.add_column("", no_wrap=True)
     depths = list(next(iter(arms.values())))
     for depth in depths:
         found.add_column(f"{depth} layers", justify="right")
     for arm, rows in arms.items():
-        found.add_row(arm, *(with_half(rows[d]["mean"], rows[d]["ci95"]) for d in depths))
+        cells = (with_half(rows[depth]["mean"], rows[depth]["ci95"]) for depth in depths)
+        found.add_row(arm, *(cell.replace(" +- ", "±") for cell in cells))  # fits into 80 columns
     return found

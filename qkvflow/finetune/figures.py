@@ -4,7 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from qkvflow.experiments.figures import COLOURS, LINES, MARKERS, figure
+
+APART = 0.07
+"""Layers between the lines at one depth, so that none hides another's interval."""
 
 
 def draw_study(summary: Mapping[str, Any], directory: Path) -> list[Path]:
@@ -20,9 +25,10 @@ def draw_study(summary: Mapping[str, Any], directory: Path) -> list[Path]:
                     continue
                 look: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)]}
                 depths_of, losses = zip(*points)
-                axes.scatter(depths_of, losses, s=10, alpha=0.4, linewidths=0, **look)
+                aside = APART * (i - (len(arms) - 1) / 2)
+                axes.scatter(np.add(depths_of, aside), losses, s=12, alpha=0.4, linewidths=0, **look)
                 axes.errorbar(
-                    list(known),
+                    np.add(list(known), aside),
                     [row["mean"] for row in known.values()],
                     yerr=[row["ci95"] or 0.0 for row in known.values()],
                     marker=MARKERS[i % len(MARKERS)],
@@ -35,8 +41,8 @@ def draw_study(summary: Mapping[str, Any], directory: Path) -> list[Path]:
                 )
             axes.set_xticks(sorted({int(depth) for arm in arms.values() for depth in arm}))
             axes.set_xlabel("layers of the adapted model")
-            axes.set_ylabel("valid loss, nats a token (mean, 95% interval; points: seeds)")
+            axes.set_ylabel("valid loss, nats a token (mean, 95%; points: seeds)")
             axes.set_title(direction.replace("-to-", " to "), fontsize=9, loc="left")
-            axes.legend(fontsize=7)
+            axes.legend(fontsize=7, handlelength=4)
         drawn.append(paths[0])
     return drawn

@@ -136,10 +136,14 @@ def run_study(study: Study, out: Path, watcher: Watcher | None = None) -> dict[s
     left = [cell for cell, place in cells.items() if not _is_done(place)]
     watcher.stage("adapting", len(left))
     carry_out([_job(study, cell, cells[cell], bases) for cell in left], watcher)
-    records = {cell: read_json(_record_path(place)) for cell, place in cells.items()}
-    summary = summarise(records)
+    summary = summarise(read_records(study, out))
     write_json(out / "summary.json", summary)
     return summary
+
+
+def read_records(study: Study, out: Path) -> dict[Cell, Record]:
+    """The record of every adapted model; all must have ended."""
+    return {cell: read_json(_record_path(_place(cell, out))) for cell in _cells(study)}
 
 
 def summarise(records: Mapping[Cell, Record]) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def test_adaptation_prints_a_table_for_each_direction(tmp_path, capsys, monkeypa
     assert asked == [(7, 16)]
     printed = capsys.readouterr().out
     assert "Valid loss, a-to-b" in printed
-    assert re.search(r"ode-scratch +3\.043 \+- 0\.025 +3\.018 \+- 0\.025", printed)
+    assert re.search(r"ode-scratch +3\.043±0\.025 +3\.018±0\.025", printed)
     assert (tmp_path / "out" / "figures" / "a-to-b.png").is_file()
     report = (tmp_path / "out" / "report.md").read_text()
     assert "| ode-scratch | 3.043 +- 0.025 | 3.018 +- 0.025 |" in report

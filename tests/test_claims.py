@@ -1,0 +1,103 @@
+"""The ledger: every number in the documents is one that a command of this project measured.
+
+A table in a document stands below a comment that names the report that it is from,
+`<!-- results/finetune/report.md: From embedded to wikitext-2 -->`, and is that report's. Reports are
+what the records say. Sentences with numbers are here once more, with the numbers taken from the
+results; a number that is in neither is a mistake.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from qkvflow.config.strict import from_dict
+from qkvflow.experiments.records import read_json
+from qkvflow.experiments.report import to_markdown
+from qkvflow.finetune.page import study_page
+from qkvflow.finetune.study import Study, read_records, summarise
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results"
+TABLE = re.compile(r"<!-- (\S+): (.+?) -->\n+((?:\|.*\n)+)")
+CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)")
+NUMBER = re.compile(r"\d+\.\d+")
+
+
+def slopes(model, circuit):
+    """How a circuit grows with depth in the pretrained models, on one text and on the other."""
+    found = read_json(RESULTS / "finetune" / "pretrain" / "magnitude_over_depth.json")
+    ends = [found[f"{text} {model}"][circuit]["end"] for text in ("embedded", "wikitext-2")]
+    return [f"{end['mean']:+.2f} +- {end['ci95']:.2f}" for end in ends]
+
+
+def gains_of_pretraining():
+    """The least and the largest gain of an adapted model over one from scratch, at 6 layers or more."""
+    gains = [
+        arms[f"{arm.rsplit('-', 1)[0]}-scratch"][depth]["mean"] - row["mean"]
+        for arms in read_json(RESULTS / "finetune" / "summary.json")["losses"].values()
+        for arm, rows in arms.items()
+        for depth, row in rows.items()
+        if int(depth) >= 6 and not arm.endswith("-scratch")
+    ]
+    return min(gains), max(gains)
+
+
+SENTENCES = {
+    "docs/analysis.md": [
+        ("0.906, 0, -14.57 for the Lorenz system (`tests/analysis/test_lyapunov.py`)", list),
+        ("| `tong_neuralode` | QK | {} | {} |", lambda: slopes("tong_neuralode", "qk")),
+        ("| `tong_neuralode` | OV | {} | {} |", lambda: slopes("tong_neuralode", "ov")),
+        ("| `standard` | QK | {} | {} |", lambda: slopes("standard", "qk")),
+        ("| `standard` | OV | {} | {} |", lambda: slopes("standard", "ov")),
+    ],
+    "docs/finetuning.md": [
+        ("ends below the one from scratch**, by {:.2f} to {:.2f} nats", gains_of_pretraining),
+    ],
+}
+"""By document: a template, and what goes into it."""
+TABLES = ("docs/finetuning.md",)
+"""Documents with tables of reports."""
+
+
+def test_the_report_of_the_adaptation_is_what_its_records_say():
+    out = RESULTS / "finetune"
+    study = from_dict(Study, read_json(out / "study.json"))
+    summary = summarise(read_records(study, out))
+    assert summary == read_json(out / "summary.json")
+    pictures = [out / "figures" / f"{direction}.png" for direction in summary["losses"]]
+    assert all(picture.is_file() for picture in pictures)
+    assert to_markdown(study_page(study, summary, pictures), out) == (out / "report.md").read_text()
+
+
+@pytest.mark.parametrize("document", TABLES)
+def test_tables_are_those_of_the_reports(document):
+    tables = TABLE.findall((ROOT / document).read_text())
+    assert tables
+    for path, heading, table in tables:
+        report = (ROOT / path).read_text()
+        sections = dict(re.findall(r"^## (.+)\n\n((?:.|\n(?!## ))*)", report, re.MULTILINE))
+        assert table in sections[heading] + "\n"
+
+
+def sentences(document):
+    return [flat(template.format(*values())) for template, values in SENTENCES[document]]
+
+
+def flat(text):
+    """Text on one line: where a line ends does not matter."""
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("document", SENTENCES)
+def test_sentences_say_what_was_measured(document):
+    text = flat((ROOT / document).read_text())
+    assert not [said for said in sentences(document) if said not in text]
+
+
+@pytest.mark.parametrize("document", SENTENCES)
+def test_no_other_number_is_in_the_documents(document):
+    text = flat(TABLE.sub("", (ROOT / document).read_text()))
+    for said in sentences(document):
+        text = text.replace(said, "")
+    assert not NUMBER.findall(CODE.sub("", text))
