@@ -70,6 +70,12 @@ def test_the_report_of_the_adaptation_is_what_its_records_say():
     assert to_markdown(study_page(study, summary, pictures), out) == (out / "report.md").read_text()
 
 
+def test_the_evaluation_in_the_readme_is_what_the_command_printed():
+    """results/first.txt: the README's `qkvflow evaluate`, after its `qkvflow train`."""
+    printed = (RESULTS / "first.txt").read_text()
+    assert f"```text\n{printed}```" in (ROOT / "README.md").read_text()
+
+
 @pytest.mark.parametrize("document", TABLES)
 def test_tables_are_those_of_the_reports(document):
     tables = TABLE.findall((ROOT / document).read_text())
