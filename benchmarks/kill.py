@@ -22,7 +22,6 @@ from rich.progress import track
 
 from qkvflow.train import read_metrics
 
-STEPS_A_KILL = 9
 KILLS_AT_THE_END = 3
 FIELDS = """
 --model time_indexed_mlp --batch-size 4 --accumulate 2 --length 8 --eval-every 7 --eval-tokens 64
@@ -128,12 +127,12 @@ def moments(chance, kills):
     return [early[i % 3] for i in range(kills - KILLS_AT_THE_END)] + [at_the_end] * KILLS_AT_THE_END
 
 
-def run_and_kill(directory, kills, seeds=1):
+def run_and_kill(directory, kills, seeds=1, steps_a_kill=9):
     """Kill a run `kills` times; returns what it was doing each time and whether the ends are equal."""
     chance = random.Random(0)
     words = chance.choices(("weights", "are", "curves", "over", "depth"), k=1500)
     (directory / "text.txt").write_text(" ".join(words))
-    steps = kills * STEPS_A_KILL
+    steps = kills * steps_a_kill
     whole, killed = (Run(directory / name, steps, seeds) for name in ("whole", "killed"))
     whole.finish()
     waits = track(moments(chance, kills), "killing", disable=not sys.stderr.isatty())

@@ -202,7 +202,15 @@ def test_killed_and_started_again_or_shared_by_two_it_leaves_the_same_files(plan
     assert files(killed) == files(tmp_path / "whole")
 
 
-@pytest.mark.usefixtures("all_cores")
+@pytest.fixture
+def interruptible():
+    """What a shell starts in the background ignores SIGINT, and so would a process started here."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("all_cores", "interruptible")
 def test_asked_to_stop_it_says_how_to_go_on(plan_path, tmp_path):
     process = start(plan_path, tmp_path / "out")
     wait_for(tmp_path / "out", "sweep/*/*.json")  # a run has ended, the next is under way
