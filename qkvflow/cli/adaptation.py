@@ -19,8 +19,9 @@ from rich.table import Table
 
 from qkvflow.cli.experiment_display import Bars
 from qkvflow.data import default_cache_dir
+from qkvflow.experiments.report import write_both
 from qkvflow.finetune.figures import draw_study
-from qkvflow.finetune.page import with_half, write_page
+from qkvflow.finetune.page import study_page, with_half
 from qkvflow.finetune.study import Study, run_study
 
 
@@ -43,7 +44,7 @@ def run(options: Options) -> None:
     for direction, arms in summary["losses"].items():
         console.print(table(direction, arms))
     drawn = draw_study(summary, options.out / "figures")
-    page, _ = write_page(options.study, summary, drawn, options.out)
+    page, _ = write_both(study_page(options.study, summary, drawn), options.out)
     console.print(f"Written: {options.out / 'summary.json'}, {page}")
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from qkvflow.experiments import figures
 from qkvflow.experiments.gates import read_gates
-from qkvflow.experiments.report import experiment_page, to_html, to_markdown
+from qkvflow.experiments.report import experiment_page, write_both
 from qkvflow.experiments.results import Experiment, Results
 
 
@@ -71,6 +71,4 @@ def write_report(experiment: Experiment, title: str) -> tuple[Path, Path]:
         floors=experiment.floors,
         pictures=pictures,
     )
-    (out / "report.html").write_text(to_html(page), encoding="utf-8")
-    (out / "report.md").write_text(to_markdown(page, out), encoding="utf-8")
-    return out / "report.html", out / "report.md"
+    return write_both(page, out)

@@ -281,6 +281,14 @@ def to_markdown(page: Sequence[Item], directory: Path) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def write_both(page: Sequence[Item], out: Path) -> tuple[Path, Path]:
+    """OUT/report.html and OUT/report.md."""
+    whole, text = out / "report.html", out / "report.md"
+    whole.write_text(to_html(page), encoding="utf-8")
+    text.write_text(to_markdown(page, out), encoding="utf-8")
+    return whole, text
+
+
 def to_html(page: Sequence[Item]) -> str:
     """The page as one HTML file that needs no other: figures are in it."""
     title = next((item.text for item in page if isinstance(item, Heading)), "qkvflow")

@@ -95,8 +95,8 @@ class Watcher:
 def sweep_jobs(plan: Plan, out: Path, vocab_size: int) -> list[Job]:
     """Every arm with every learning rate, for a few steps, on a seed that is not used again.
 
-    Rates are told apart by the part of the valid split that curves are of: looking at all of it can
-    take as long as the steps.
+    Rates are told apart by the part of the valid split that curves are of: looking at all of it takes
+    a good part of so short a run.
     """
     if plan.sweep is None:
         return []

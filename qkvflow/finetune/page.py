@@ -1,4 +1,4 @@
-"""The page of an adaptation experiment, HTML and Markdown, of the items of `experiments.report`."""
+"""The page of an adaptation experiment, made of the items of `experiments.report`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,20 +10,8 @@ from qkvflow.experiments.report import (
     Paragraph,
     Picture,
     Rows,
-    to_html,
-    to_markdown,
 )
 from qkvflow.finetune.study import SCRATCH, Study
-
-
-def write_page(
-    study: Study, summary: Mapping[str, Any], pictures: Sequence[Path], out: Path
-) -> tuple[Path, Path]:
-    """OUT/report.html and OUT/report.md; pictures are of the directions, in their order."""
-    page = study_page(study, summary, pictures)
-    (out / "report.html").write_text(to_html(page), encoding="utf-8")
-    (out / "report.md").write_text(to_markdown(page, out), encoding="utf-8")
-    return out / "report.html", out / "report.md"
 
 
 def study_page(study: Study, summary: Mapping[str, Any], pictures: Sequence[Path]) -> list[Item]:

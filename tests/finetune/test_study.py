@@ -6,10 +6,11 @@ import shutil
 import pytest
 
 from qkvflow.config import ConfigError, Gpt2Config
+from qkvflow.experiments.report import write_both
 from qkvflow.experiments.runner import Watcher
 from qkvflow.files import FileError
 from qkvflow.finetune.figures import draw_study
-from qkvflow.finetune.page import write_page
+from qkvflow.finetune.page import study_page
 from qkvflow.finetune.study import Cell, Study, run_study, summarise
 from tests.browser import COUNT_PARTS, look_at, needs_chromium
 from tests.experiments.support import made_up_record
@@ -85,7 +86,7 @@ def test_figures_and_page_open(tmp_path):
     (png,) = draw_study(summary, tmp_path / "figures")
     assert png.read_bytes().startswith(b"\x89PNG")
     assert png.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
-    _, text = write_page(Study(models=("standard",)), summary, [png], tmp_path)
+    _, text = write_both(study_page(Study(models=("standard",)), summary, [png]), tmp_path)
     said = text.read_text()
     assert "| ode-full | 2.043 +- 0.025 | 2.018 +- 0.025 |" in said
     assert "| ode - standard | a to b | full | 3 | -0.300 |" in said
@@ -95,7 +96,7 @@ def test_figures_and_page_open(tmp_path):
 @needs_chromium
 def test_the_page_opens_in_a_browser_without_errors_or_a_network(tmp_path):
     summary = summarise(made_up({("ode", "full"): 2.0, ("standard", "full"): 2.3}))
-    page, _ = write_page(Study(), summary, draw_study(summary, tmp_path), tmp_path)
+    page, _ = write_both(study_page(Study(), summary, draw_study(summary, tmp_path)), tmp_path)
     found = look_at(page, tmp_path, COUNT_PARTS)
     assert found["tables"] == 3
     assert min(found["images"]) > 500
