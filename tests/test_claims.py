@@ -13,7 +13,9 @@ import pytest
 
 from qkvflow.config.strict import from_dict
 from qkvflow.experiments.records import read_json
-from qkvflow.experiments.report import to_markdown
+from qkvflow.experiments.report import experiment_page, to_markdown
+from qkvflow.experiments.results import read_experiment
+from qkvflow.experiments.summary import significance_tests
 from qkvflow.finetune.page import study_page
 from qkvflow.finetune.study import Study, read_records, summarise
 
@@ -22,6 +24,7 @@ RESULTS = ROOT / "results"
 TABLE = re.compile(r"<!-- (\S+): (.+?) -->\n+((?:\|.*\n)+)")
 CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)")
 NUMBER = re.compile(r"\d+\.\d+")
+EXPERIMENTS = sorted(path.parent for path in RESULTS.glob("*/statistics_summary.json"))
 
 
 def slopes(model, circuit):
@@ -58,6 +61,26 @@ SENTENCES = {
 """By document: a template, and what goes into it."""
 TABLES = ("docs/finetuning.md",)
 """Documents with tables of reports."""
+
+
+@pytest.mark.parametrize("out", EXPERIMENTS, ids=lambda out: out.name)
+def test_the_report_of_an_experiment_is_what_its_records_say(out):
+    experiment = read_experiment(out)
+    results, plan, records = experiment.results, experiment.plan, experiment.records
+    assert results.summary == read_json(out / "statistics_summary.json")
+    tests = results.tests + significance_tests(plan, records, "test")
+    assert tests == read_json(out / "significance_tests.json")
+    report = (out / "report.md").read_text()
+    page = experiment_page(
+        report.splitlines()[0].removeprefix("# "),
+        plan,
+        records,
+        results,
+        tuned=experiment.tuned,
+        floors=experiment.floors,
+        pictures={picture.stem: picture for picture in (out / "figures").glob("*.png")},
+    )
+    assert to_markdown(page, out) == report
 
 
 def test_the_report_of_the_adaptation_is_what_its_records_say():
