@@ -7,15 +7,17 @@ results; a number that is in neither is a mistake.
 """
 
 import re
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from qkvflow.config.strict import from_dict
+from qkvflow.experiments.plan import read_plan
 from qkvflow.experiments.records import read_json
 from qkvflow.experiments.report import experiment_page, to_markdown
 from qkvflow.experiments.results import read_experiment
-from qkvflow.experiments.summary import significance_tests
+from qkvflow.experiments.runner import chosen
 from qkvflow.finetune.page import study_page
 from qkvflow.finetune.study import Study, read_records, summarise
 
@@ -68,8 +70,7 @@ def test_the_report_of_an_experiment_is_what_its_records_say(out):
     experiment = read_experiment(out)
     results, plan, records = experiment.results, experiment.plan, experiment.records
     assert results.summary == read_json(out / "statistics_summary.json")
-    tests = results.tests + significance_tests(plan, records, "test")
-    assert tests == read_json(out / "significance_tests.json")
+    assert results.tests + results.on_test == read_json(out / "significance_tests.json")
     report = (out / "report.md").read_text()
     page = experiment_page(
         report.splitlines()[0].removeprefix("# "),
@@ -81,6 +82,42 @@ def test_the_report_of_an_experiment_is_what_its_records_say(out):
         pictures={picture.stem: picture for picture in (out / "figures").glob("*.png")},
     )
     assert to_markdown(page, out) == report
+
+
+@pytest.mark.parametrize("out", EXPERIMENTS, ids=lambda out: out.name)
+def test_arms_were_trained_at_what_their_sweeps_chose(out):
+    """And all sweeps of an experiment are of one size."""
+    experiment = read_experiment(out)
+    if experiment.plan.sweep is None:
+        return
+    sweeps = {
+        arm.name: [read_json(path) for path in (out / "sweep" / arm.name).glob("lr-*.json")]
+        for arm in experiment.plan.arms
+    }
+    found = chosen([record for records in sweeps.values() for record in records])
+    assert {arm: entry["learning_rate"] for arm, entry in found.items()} == {
+        arm: row["learning_rate"] for arm, row in experiment.results.summary.items()
+    }
+    sizes = {tuple(rate for rate, _ in entry["sweep"]) for entry in found.values()}
+    assert sizes == {experiment.plan.sweep.learning_rates}
+    steps = {(r["run"]["steps"], r["seed"]) for records in sweeps.values() for r in records}
+    assert steps == {(experiment.plan.sweep.steps, experiment.plan.sweep.seed)}
+
+
+def test_the_longer_runs_have_the_learning_rates_that_the_laptop_setting_chose():
+    found = read_json(RESULTS / "laptop" / "tuned.json")
+    for arm in read_plan("long").arms:
+        assert arm.run.optimizer.learning_rate == found[arm.name]["learning_rate"]
+
+
+def test_the_comparison_takes_less_than_five_minutes():
+    records = read_experiment(RESULTS / "compare").records
+    begun, ended = (
+        choose(datetime.fromisoformat(record[when]) for record in records)
+        for choose, when in ((min, "began"), (max, "ended"))
+    )
+    assert (ended - begun).total_seconds() < 300
+    assert records[0]["machine"]["cores"] == 2
 
 
 def test_the_report_of_the_adaptation_is_what_its_records_say():

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -128,6 +129,16 @@ def test_documents_name_only_targets_that_exist(document):
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"\bmake ([a-z-]+)", (ROOT / document).read_text()))
     assert named <= targets, named - targets
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "scripts").glob("*.py")), ids=lambda path: path.stem)
+def test_every_script_is_the_command_that_it_names(script, monkeypatch, capsys):
+    command = re.search(r"`qkvflow (\w+)`", script.read_text())[1]
+    monkeypatch.setattr(sys, "argv", [str(script), "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(script), run_name="__main__")
+    assert ended.value.code == 0
+    assert f"usage: qkvflow {command} " in capsys.readouterr().out
 
 
 def test_the_readme_begins_with_the_two_commands():

@@ -33,5 +33,4 @@ class Options:
 
 def run(options: Options) -> int:
     """Run what is missing, then write and show the statistics."""
-    plan = read_plan(options.plan)
-    return run_experiment(plan, plan.only(options.arms), options.out, Console())
+    return run_experiment(read_plan(options.plan).only(options.arms), options.out, Console())

@@ -22,6 +22,7 @@ from qkvflow.experiments.present import write_report
 from qkvflow.experiments.records import write_json
 from qkvflow.experiments.results import Results, read_experiment, save_plan, write_pickle, write_results
 from qkvflow.experiments.runner import complete
+from qkvflow.experiments.summary import megabytes
 from qkvflow.models import MODELS
 from qkvflow.train.resume import open_data
 
@@ -113,7 +114,7 @@ def result_table(results: Results, floors: dict[str, float], title: str) -> Tabl
             f"{standard / row['params']:.2f}" if standard else "",
             f"{row['flops_per_token'] / 1e6:.2f}",
             f"{row['speed_mean']:.0f}",
-            f"{row['memory_bytes'] / 1e6:.0f}",
+            megabytes(row["memory_bytes"]),
         )
     for name, loss in floors.items():
         table.add_row(name, f"{loss:.3f}", f"{loss / math.log(2):.2f}", f"{math.exp(loss):.1f}")

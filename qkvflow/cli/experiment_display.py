@@ -15,6 +15,7 @@ from qkvflow.experiments.records import Record
 from qkvflow.experiments.results import read_experiment, save_plan, write_results
 from qkvflow.experiments.runner import Job, Tuned, Watcher, complete
 from qkvflow.experiments.statistics import smallest_p_value
+from qkvflow.experiments.summary import megabytes
 from qkvflow.train import Sink
 from qkvflow.train.resume import open_data
 
@@ -118,7 +119,7 @@ def summary_table(summary: dict[str, dict[str, Any]], title: str) -> Table:
             f"{row['params']:,}",
             f"{row['flops_per_token'] / 1e6:.2f}",
             f"{row['speed_mean']:.0f}",
-            f"{row['memory_bytes'] / 1e6:.0f}",
+            megabytes(row["memory_bytes"]),
             str(row["num_seeds"]),
         )
     return table
@@ -126,13 +127,13 @@ def summary_table(summary: dict[str, dict[str, Any]], title: str) -> Table:
 
 def test_table(tests: Sequence[dict[str, Any]]) -> Table:
     """Every pair: difference of valid losses, its interval, p-values."""
-    pairs = tests[0]["seeds"] if tests else []
+    pairs, family = len(tests[0]["seeds"]), tests[0]["comparisons_in_family"]
     table = Table(
         title="Differences of valid losses, paired by seed",
         title_justify="left",
-        caption=f"p: paired t-test; Holm: of {len(tests)} comparisons; flips: exact sign flips, which\n"
-        f"with {len(pairs)} seeds cannot go below {smallest_p_value(len(pairs)):.4g}. "
-        "seen: difference noticed with 80% power.",
+        caption=f"p: paired t-test; Holm: of {family} pairs; flips: of signs, which with {pairs}\n"
+        f"seeds cannot go below {smallest_p_value(pairs):.4g}. seen: difference noticed with 80%\n"
+        f"power at the level 0.05 / {family}.",
         caption_justify="left",
         box=box.SIMPLE,
         padding=(0, 1, 0, 0),
@@ -167,12 +168,12 @@ def show_failures(console: Console, failed: Sequence[dict[str, Any]], out: Path)
         )
 
 
-def run_experiment(plan: Plan, chosen: Plan, out: Path, console: Console) -> int:
-    """Run what is missing of the chosen arms, then write and show what all runs say; the exit code."""
-    data = open_data(chosen.arms[0].run)
+def run_experiment(plan: Plan, out: Path, console: Console) -> int:
+    """Run what is missing of the plan, then write and show what all runs there say; the exit code."""
+    data = open_data(plan.arms[0].run)
     save_plan(plan, out)
     with Bars(console) as bars:
-        complete(chosen, out, bars)
+        complete(plan, out, bars)
     ngram_floors(data, out)
     experiment = read_experiment(out)
     results = write_results(experiment)

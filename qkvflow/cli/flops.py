@@ -1,15 +1,17 @@
 """What the arms of an experiment cost: parameters, operations, memory, time, time to a loss.
 
     qkvflow flops --plan laptop
-    qkvflow flops --plan laptop --results results/laptop --loss 1.6
+    qkvflow flops --results results/laptop --loss 1.6
 
-Parameters and operations are counted, memory is what the compiler plans for a step. Milliseconds a step
-and the time to a loss come from the runs in --results; without them a few steps are measured now.
+Parameters and operations are counted, memory is what the compiler plans for a step. Of the runs in
+--results all is known, also the time to a loss; of a plan a few steps are measured now.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich import box
@@ -20,9 +22,10 @@ from rich.table import Table
 from qkvflow.config import ConfigError, RunConfig
 from qkvflow.data import TokenDataset
 from qkvflow.experiments.matching import matched_run
-from qkvflow.experiments.plan import read_plan
+from qkvflow.experiments.plan import Plan, read_plan
 from qkvflow.experiments.records import Record, costs, write_json
-from qkvflow.experiments.results import read_experiment
+from qkvflow.experiments.results import Experiment, read_experiment
+from qkvflow.experiments.summary import first_below, megabytes
 from qkvflow.train.program import Program
 from qkvflow.train.resume import open_data
 
@@ -31,10 +34,10 @@ from qkvflow.train.resume import open_data
 class Options:
     """Options of `qkvflow flops`."""
 
-    plan: str = "seeds"
-    """seeds, laptop, ablation, long, or a YAML file like theirs."""
+    plan: str | None = None
+    """seeds (where neither is named), laptop, ablation, long, or a YAML file like theirs."""
     results: Path | None = None
-    """Directory of the experiment's runs."""
+    """Directory of an experiment that has been run, in place of a plan."""
     loss: float | None = None
     """Valid loss that the time is asked for; needs --results."""
     steps: int = 10
@@ -43,21 +46,29 @@ class Options:
     """JSON file to write."""
 
 
-def time_to(loss: float, record: Record) -> float | None:
-    """Seconds of training until the valid loss was first at most this."""
-    return next((seconds for _, seconds, seen in record["curve"] if seen <= loss), None)
+def of_runs(records: Sequence[Record], loss: float | None) -> dict[str, Any]:
+    """What the finished runs of an arm cost."""
+    names = ("parameters", "time_network_parameters", "flops_per_token", "training_flops")
+    row = {name: records[0][name] for name in (*names, "memory_bytes")}
+    row["ms_per_step"] = float(np.median([record["ms_per_step"] for record in records]))
+    if loss is not None:
+        looks = [first_below(loss, record) for record in records]
+        seconds = [look[1] for look in looks if look is not None]
+        row["seconds_to_loss"] = float(np.median(seconds)) if seconds else None
+        row["runs_that_reached_it"] = f"{len(seconds)} of {len(looks)}"
+    return row
 
 
-def measured_milliseconds(run: RunConfig, data: TokenDataset, steps: int) -> float:
-    """The median of a few steps, after two to warm up."""
+def measured(run: RunConfig, data: TokenDataset, steps: int) -> dict[str, Any]:
+    """What a run would cost; time is the median of a few steps, after two to warm up."""
     program = Program.of(run, data)
-    program.compile()
+    known = {**costs(run, data.tokenizer.vocab_size), "memory_bytes": program.memory_bytes}
     seconds = []
     for step in range(steps + 2):
         begin = time.perf_counter()
         float(program.step(step).loss)
         seconds.append(time.perf_counter() - begin)
-    return 1e3 * float(np.median(seconds[2:]))
+    return {**known, "ms_per_step": 1e3 * float(np.median(seconds[2:]))}
 
 
 def run(options: Options) -> None:
@@ -66,28 +77,29 @@ def run(options: Options) -> None:
         raise ConfigError("The time to a loss is not known:", ["name finished runs with --results."])
     if options.steps < 1:
         raise ConfigError("Nothing can be measured:", [f"steps is {options.steps}; at least 1."])
-    plan = read_plan(options.plan)
-    data = open_data(plan.arms[0].run)
-    records = [] if options.results is None else read_experiment(options.results).records
-    rows: dict[str, dict[str, object]] = {}
-    for arm in track(plan.arms, "arms", transient=True):
-        run_of_arm = matched_run(plan, arm, data.tokenizer.vocab_size)
-        finished = [r for r in records if r["arm"] == arm.name and r["status"] == "finished"]
-        if finished:
-            speed = float(np.median([record["ms_per_step"] for record in finished]))
-        else:
-            speed = measured_milliseconds(run_of_arm, data, options.steps)
-        rows[arm.name] = {**costs(run_of_arm, data.tokenizer.vocab_size), "ms_per_step": speed}
-        if options.loss is not None:
-            reached = [time_to(options.loss, record) for record in finished]
-            known = [seconds for seconds in reached if seconds is not None]
-            rows[arm.name] |= {
-                "seconds_to_loss": float(np.median(known)) if known else None,
-                "runs_that_reached_it": f"{len(known)} of {len(reached)}",
-            }
+    if options.results is None:
+        rows = _rows_of_plan(read_plan(options.plan or "seeds"), options.steps)
+    elif options.plan is None:
+        rows = _rows_of_results(read_experiment(options.results), options.loss)
+    else:
+        raise ConfigError("It is not clear what is meant:", ["name --plan or --results, not both."])
     Console().print(_table(rows, options.loss))
     if options.out is not None:
         write_json(options.out, rows)
+
+
+def _rows_of_plan(plan: Plan, steps: int) -> dict[str, dict[str, Any]]:
+    data = open_data(plan.arms[0].run)
+    return {
+        arm.name: measured(matched_run(plan, arm, data.tokenizer.vocab_size), data, steps)
+        for arm in track(plan.arms, "arms", transient=True)
+    }
+
+
+def _rows_of_results(experiment: Experiment, loss: float | None) -> dict[str, dict[str, Any]]:
+    finished = [record for record in experiment.records if record["status"] == "finished"]
+    arms = dict.fromkeys(record["arm"] for record in finished)
+    return {arm: of_runs([r for r in finished if r["arm"] == arm], loss) for arm in arms}
 
 
 def _table(rows: dict[str, dict], loss: float | None) -> Table:
@@ -104,7 +116,7 @@ def _table(rows: dict[str, dict], loss: float | None) -> Table:
             f"{row['time_network_parameters']:,}",
             f"{row['flops_per_token'] / 1e6:.3f}",
             f"{row['training_flops']:.3g}",
-            f"{row['memory_bytes'] / 1e6:.0f}",
+            megabytes(row["memory_bytes"]),
             f"{row['ms_per_step']:.0f}",
         ]
         if loss is not None:

@@ -3,7 +3,8 @@
     qkvflow tune --plan laptop --out results/laptop
 
 Every arm is tried with the same learning rates, for the same few steps, on a seed that is not used
-again; the valid split decides. The choice is in OUT/tuned.json, which `qkvflow validate` reads.
+again; the valid split decides. The choice is in OUT/tuned.json, from which `qkvflow validate` takes it;
+it stands until that file is removed.
 """
 
 from dataclasses import dataclass
@@ -37,9 +38,9 @@ def run(options: Options) -> None:
         raise ConfigError(
             f"{options.plan} has no sweep:", ["name learning_rates, steps and seed there."]
         )
-    vocab_size = open_data(plan.arms[0].run).tokenizer.vocab_size
+    data = open_data(plan.arms[0].run)
     save_plan(plan, options.out)
     with Bars(console) as bars:
-        tuned = tune(plan, options.out, vocab_size, bars)
+        tuned = tune(plan, options.out, data, bars)
     console.print(tuned_table(tuned))
     console.print(f"Written: {options.out / 'tuned.json'}")

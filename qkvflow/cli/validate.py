@@ -44,15 +44,15 @@ class Options:
 def run(options: Options) -> int:
     """Run what is missing, then write and show the statistics."""
     plan = read_plan(options.plan).equal(options.equal)
-    chosen = plan.only(options.arms) if options.arms else plan
+    plan = plan.only(options.arms) if options.arms else plan
     if options.slurm:
         parameters = parse_parameters(options.slurm_options)
         save_plan(plan, options.out)
-        jobs = submit(chosen, options.out, options.slurm, parameters)
+        jobs = submit(plan, options.out, options.slurm, parameters)
         print(f"Submitted: {', '.join(job.job_id for job in jobs)}. The same command without --slurm,")
         print("started when they have ended, shows what they found.")
         return 0
-    return run_experiment(plan, chosen, options.out, Console())
+    return run_experiment(plan, options.out, Console())
 
 
 def parse_parameters(options: tuple[str, ...]) -> dict[str, int | str]:

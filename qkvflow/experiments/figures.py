@@ -29,9 +29,11 @@ STYLE: Any = {
     "savefig.dpi": 200,
 }
 COLOURS = ("#1b1b1b", "#d55e00", "#0072b2", "#e6a700", "#009e73", "#cc79a7", "#56b4e9", "#8c6d31")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (5, 5)))
 Summary = Mapping[str, Mapping[str, Any]]
+_SEED: Any = {"s": 12, "alpha": 0.45, "linewidths": 0}
+"""The point of a seed, behind the mean."""
 
 
 @contextmanager
@@ -55,8 +57,8 @@ def figure(paths: Sequence[Path], width: float, height: float) -> Iterator[Axes]
 
 
 def _look(i: int) -> dict[str, Any]:
-    n = len(COLOURS)
-    return {"color": COLOURS[i % n], "marker": MARKERS[i % n]}
+    """One of 56: the numbers of colours and of markers have no divisor in common."""
+    return {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
 
 
 def both(directory: Path, name: str) -> list[Path]:
@@ -92,9 +94,7 @@ def _points(axes: Axes, rows: Summary, values: str, mean: str, half: str) -> Non
         look = _look(i)
         points = row[values]
         spread = np.linspace(-0.12, 0.12, len(points)) if len(points) > 1 else [0.0]
-        axes.scatter(
-            points, i + np.asarray(spread), s=12, color=look["color"], alpha=0.45, linewidths=0
-        )
+        axes.scatter(points, i + np.asarray(spread), **_SEED, color=look["color"])
         axes.errorbar(
             row[mean],
             i,
@@ -127,6 +127,8 @@ def draw_efficiency(summary: Summary, directory: Path) -> None:
         axes.step(*zip(*steps), where="post", color="0.6", linewidth=1.0, zorder=1, label="frontier")
         for i, (arm, row) in enumerate(summary.items()):
             look = _look(i)
+            losses = row["all_losses"]
+            axes.scatter([row["params"]] * len(losses), losses, **_SEED, color=look["color"])
             axes.errorbar(
                 row["params"],
                 row["loss_mean"],
@@ -139,7 +141,7 @@ def draw_efficiency(summary: Summary, directory: Path) -> None:
             )
         axes.set_xscale("log")
         axes.set_xlabel("parameters")
-        axes.set_ylabel("valid loss, nats a token (95% interval)")
+        axes.set_ylabel("valid loss, nats a token (95% interval; points: seeds)")
         axes.legend(fontsize=8)
 
 
@@ -219,13 +221,14 @@ def draw_forest(tests: Sequence[Mapping[str, Any]], reference: str, directory: P
     rows = [(_other(test, reference), *_towards(test, reference)) for test in _with(tests, reference)]
     with figure(both(directory, "forest"), 6.4, 0.6 + 0.34 * len(rows)) as axes:
         axes.axvline(0.0, color="0.4", linewidth=1.0)
-        for i, (_, difference, low, high) in enumerate(rows):
+        for i, (_, points, difference, low, high) in enumerate(rows):
+            axes.scatter(points, [i] * len(points), **_SEED, color="#1b1b1b")
             error = [[difference - low], [high - difference]]
             axes.errorbar(difference, i, xerr=error, fmt="s", color="#1b1b1b", capsize=3, markersize=5)
         axes.set_yticks(range(len(rows)), [row[0] for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(axis="y", visible=False)
-        axes.set_xlabel(f"valid loss less that of {reference}, nats a token (paired, 95% interval)")
+        axes.set_xlabel(f"valid loss less {reference}'s, nats a token (95% interval; points: seeds)")
 
 
 def _with(tests: Sequence[Mapping[str, Any]], reference: str) -> list[Mapping[str, Any]]:
@@ -240,12 +243,12 @@ def _other(test: Mapping[str, Any], reference: str) -> str:
     return test["model2"] if test["model1"] == reference else test["model1"]
 
 
-def _towards(test: Mapping[str, Any], reference: str) -> tuple[float, float, float]:
-    """The other arm's loss less the reference's, and the ends of its interval."""
+def _towards(test: Mapping[str, Any], reference: str) -> tuple[list[float], float, float, float]:
+    """The other arm's loss less the reference's: of every seed, of all, and its interval."""
     low, high = test["difference_ci95"]
     if test["model2"] == reference:
-        return test["difference"], low, high
-    return -test["difference"], -high, -low
+        return test["differences"], test["difference"], low, high
+    return [-value for value in test["differences"]], -test["difference"], -high, -low
 
 
 def draw_gates(gates: Mapping[str, np.ndarray], directory: Path) -> None:

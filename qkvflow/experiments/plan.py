@@ -29,6 +29,17 @@ from qkvflow.config.yaml_files import read_yaml
 PLANS = Path(__file__).parent / "plans"
 """Plans that have a name."""
 _MATCHES = ("parameters_of", "flops_of")
+_COMMON = (
+    "data",
+    "tokenizer",
+    "bpe_size",
+    "documents",
+    "batch_size",
+    "length",
+    "eval_tokens",
+    "final_tokens",
+)
+"""Fields that no arm may have to itself: all read the same text, and are judged on the same."""
 
 
 @strict
@@ -93,13 +104,18 @@ class Plan:
         return next(arm for arm in self.arms if arm.name == name)
 
     def equal(self, what: Literal["steps", "parameters", "flops"]) -> "Plan":
-        """The same plan with all arms made equal to the reference in steps, as it is, or in costs."""
+        """The same plan with all arms made equal to the reference in steps, as it is, or in costs.
+
+        Arms that are there for a match of this kind are left out: they would be copies.
+        """
         if what == "steps":
             return self
+        match = f"{what}_of"
         tables = {
             arm.name: dict(self.fields["arms"][arm.name] or {})
-            | ({} if arm.name == self.reference else {f"{what}_of": self.reference})
+            | ({} if arm.name == self.reference else {match: self.reference})
             for arm in self.arms
+            if getattr(arm, match) is None or arm.name == self.reference
         }
         return Plan.of({**self.fields, "arms": tables})
 
@@ -107,6 +123,8 @@ class Plan:
         """The same plan with some of its arms; the first is the reference where that is left out."""
         known = [arm.name for arm in self.arms]
         problems = [f"there is no arm {n!r}. {nearest(n, known)}" for n in names if n not in known]
+        if not names:
+            problems.append(f"name at least one of {', '.join(known)}.")
         arms = tuple(arm for arm in self.arms if arm.name in names)
         for arm in arms:
             for other in (arm.parameters_of, arm.flops_of):
@@ -115,7 +133,8 @@ class Plan:
         if problems:
             raise ConfigError("These arms cannot be chosen:", problems)
         reference = self.reference if self.reference in names else names[0]
-        return dataclasses.replace(self, arms=arms, reference=reference)
+        tables = {arm.name: self.fields["arms"][arm.name] for arm in arms}
+        return Plan.of({**self.fields, "arms": tables, "reference": reference})
 
 
 def read_plan(name: str) -> Plan:
@@ -183,16 +202,26 @@ class _Reader:
         if not isinstance(tables, Mapping) or not tables:
             self.problems.append("arms is missing; expected a table of names, each with what differs.")
             return []
-        arms = [self._arm(str(name), base, changes) for name, changes in tables.items()]
+        if "final_tokens" in base:
+            self.problems.append(
+                "base: leave final_tokens out; arms are judged on all of the valid split."
+            )
+        made = [self._arm(str(name), base, changes) for name, changes in tables.items()]
+        arms = {arm.name: arm for arm in made if arm is not None}
         names = [str(name) for name in tables]
-        for arm in arms:
+        for arm in arms.values():
             for what in _MATCHES:
-                other = arm and getattr(arm, what)
-                if arm and other is not None and (other not in names or other == arm.name):
+                other = getattr(arm, what)
+                if other is not None and (other not in names or other == arm.name):
                     self.problems.append(
                         f"{arm.name}: {what} is {other!r}. {nearest(str(other), names)}"
                     )
-        return [arm for arm in arms if arm is not None]
+                elif other in arms and _changes(arms[other], what):
+                    self.problems.append(
+                        f"{arm.name}: {what} is {other!r}, which is itself matched to another arm; "
+                        "name that one."
+                    )
+        return list(arms.values())
 
     def _arm(self, name: str, base: Mapping[str, Any], changes: Any) -> Arm | None:
         if not name.replace("_", "").replace("-", "").replace(".", "").isalnum():
@@ -202,6 +231,11 @@ class _Reader:
             self.problems.append(f"{name} is {changes!r}; expected what differs from base.")
             return None
         changes = dict(changes or {})
+        self.problems += [
+            f"{name}: {common} is the same for all arms; put it into base."
+            for common in _COMMON
+            if common in changes
+        ]
         matches = {what: changes.pop(what, None) for what in _MATCHES}
         try:
             run = RunConfig.from_dict(merged(base, changes))
@@ -234,6 +268,11 @@ class _Reader:
         if sweep.seed in seeds:
             self.problems.append(f"sweep: seed {sweep.seed} is one of the runs' seeds; take another.")
         return sweep
+
+
+def _changes(arm: Arm, what: str) -> bool:
+    """Whether what others are matched to in this arm is decided by a match of its own."""
+    return arm.parameters_of is not None or (what == "flops_of" and arm.flops_of is not None)
 
 
 def with_learning_rate(run: RunConfig, rate: float) -> RunConfig:

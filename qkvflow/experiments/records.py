@@ -1,7 +1,6 @@
 """What is kept of a run when it has ended: one small JSON file with all that a claim needs."""
 
 import datetime
-import functools
 import importlib.metadata
 import itertools
 import json
@@ -11,23 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
-import jax
 import numpy as np
 
-from qkvflow.config import Gpt2Config, RunConfig
-from qkvflow.data import TokenDataset
+from qkvflow.config import RunConfig
 from qkvflow.experiments.matching import shapes_of
 from qkvflow.files import FileError
-from qkvflow.models import (
-    Memory,
-    build_model,
-    count_parameters,
-    forward_flops,
-    training_flops,
-    training_memory,
-)
-from qkvflow.train import Evaluation, read_metrics
+from qkvflow.models import count_parameters, forward_flops, training_flops
+from qkvflow.train import Evaluation, TrainingError, read_metrics
 
 Record = dict[str, Any]
 _PACKAGES = ("qkvflow", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy")
@@ -65,20 +54,29 @@ def finished_record(
     arm: str,
     run: RunConfig,
     out: Path,
-    data: TokenDataset,
+    data_digest: str,
+    costs: dict[str, Any],
     *,
     began: str,
     test: Evaluation | None,
 ) -> Record:
-    """The record of a run that has taken all its steps."""
+    """The record of a run that has taken all its steps.
+
+    Raises:
+        TrainingError: its loss is not finite.
+    """
     metrics = read_metrics(out / "metrics.jsonl")
     final = [record for record in metrics if record["kind"] == "final"][-1]
+    memory = [record["memory_bytes"] for record in metrics if record["kind"] == "compiled"]
+    if final["loss"] is None:
+        raise TrainingError("The loss is not finite at the end; try a smaller learning rate.")
     return {
         **_head(arm, run, began, "finished"),
-        "data_digest": data.digest,
+        "data_digest": data_digest,
         "valid": _evaluation(final),
         "test": None if test is None else _evaluation(vars(test)),
-        **costs(run, data.tokenizer.vocab_size),
+        **costs,
+        "memory_bytes": memory[-1] if memory else None,
         "seconds": final["seconds"],
         "ms_per_step": milliseconds_per_step(metrics),
         "curve": [
@@ -115,29 +113,23 @@ def _evaluation(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def costs(run: RunConfig, vocab_size: int) -> dict[str, Any]:
-    """Parameters, operations and memory of a run; they depend on shapes only."""
+    """Parameters and operations of a run; they depend on shapes only."""
     model = shapes_of(run, vocab_size)
     parameters = count_parameters(model)
-    memory = _memory(run.model, model.config, run.batch_size, run.length)
     step_tokens = run.batch_size * run.length
     return {
         "parameters": parameters.total,
         "time_network_parameters": parameters.time_network,
         "flops_per_token": forward_flops(model, run.batch_size, run.length) / step_tokens,
         "training_flops": run.steps * training_flops(model, run.batch_size, run.length),
-        "memory_bytes": memory.parameters + memory.working,
     }
 
 
-@functools.cache
-def _memory(name: str, config: Gpt2Config, batch: int, length: int) -> Memory:
-    """Memory of a step, which takes a compilation to find: once for all seeds."""
-    model = eqx.filter_eval_shape(build_model, name, config, key=jax.random.key(0))
-    return training_memory(model, batch, length)
-
-
 def milliseconds_per_step(metrics: Sequence[dict[str, Any]]) -> float:
-    """The median over the intervals between lines of the curve, within one process."""
+    """The median over the intervals between lines of the curve, within one process.
+
+    Of a run with a single line it is the mean over its steps.
+    """
     places: list[tuple[int, float] | None] = [
         (record["step"], record["seconds"]) if record["kind"] == "train" else None
         for record in metrics
@@ -148,17 +140,24 @@ def milliseconds_per_step(metrics: Sequence[dict[str, Any]]) -> float:
         for here, there in itertools.pairwise(places)
         if here is not None and there is not None and there[0] > here[0]
     ]
-    return 1e3 * float(np.median(speeds)) if speeds else float("nan")
+    if speeds:
+        return 1e3 * float(np.median(speeds))
+    last = [record for record in metrics if record["kind"] == "train"][-1]
+    return 1e3 * last["seconds"] / last["step"]
 
 
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file that is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file that is there whole or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1)
-            file.write("\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

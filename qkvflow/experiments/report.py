@@ -16,7 +16,7 @@ from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Record
 from qkvflow.experiments.results import Results
 from qkvflow.experiments.statistics import smallest_p_value
-from qkvflow.experiments.summary import steps_below
+from qkvflow.experiments.summary import megabytes, steps_below
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,9 @@ def experiment_page(
     page: list[Item] = [Heading(title, 1), Paragraph(_what(plan, records))]
     page += _losses(results, floors, pictures)
     page += _passed(records, floors)
-    page += _tests(plan, results, pictures)
+    page += _tests(plan, results.tests, "valid") + _pictures(pictures, "forest")
+    page += _tests(plan, results.on_test, "test")
+    page += _arms(results)
     page += _costs(plan, results, pictures)
     if tuned:
         page += _sweep(tuned, pictures)
@@ -79,11 +81,14 @@ def _what(plan: Plan, records: Sequence[Record]) -> str:
     run = plan.arms[0].run
     seeds = "seed" if len(plan.seeds) == 1 else "seeds"
     opened = any(record.get("test") for record in records)
+    test = "opened once, at the end" if opened else "not opened"
+    steps = sorted({record["run"]["steps"] for record in records})
+    range_of_steps = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
     return (
         f"{len(plan.arms)} arms, {len(plan.seeds)} paired {seeds}: the same text in the same order and "
-        f"the same stream of random numbers for every arm. {run.steps:,} steps of {run.batch_size} x "
-        f"{run.length} tokens of {run.data} ({run.tokenizer}); models are chosen by nothing but their "
-        f"last step. The test split was {'opened once, at the end' if opened else 'not opened'}."
+        f"the same stream of random numbers for every arm. {range_of_steps} steps of "
+        f"{run.batch_size} x {run.length} tokens of {run.data} ({run.tokenizer}); models are chosen by "
+        f"nothing but their last step. The test split was {test}."
     )
 
 
@@ -147,10 +152,10 @@ def _mean_and_half(row: Mapping[str, Any], name: str) -> str:
     return f"{row[f'{name}_mean']:.4f} {_half(row[f'{name}_ci95'])}".strip()
 
 
-def _tests(plan: Plan, results: Results, pictures: Mapping[str, Path]) -> list[Item]:
-    if not results.tests:
+def _tests(plan: Plan, tests: Sequence[Mapping[str, Any]], split: str) -> list[Item]:
+    if not tests:
         return []
-    pairs = len(results.tests[0]["seeds"])
+    pairs, family = len(tests[0]["seeds"]), tests[0]["comparisons_in_family"]
     head = ("pair", "difference", "95%", "p", "Holm", "sign flips", "g", "better", "equal", "seen")
     rows = [
         (
@@ -165,19 +170,31 @@ def _tests(plan: Plan, results: Results, pictures: Mapping[str, Path]) -> list[I
             f"{test['p_value_equivalence']:.2g}",
             f"{test['detectable_difference']:.4f}",
         )
-        for test in results.tests
+        for test in tests
     ]
+    table = Rows(head, tuple(rows))
+    if split == "test":
+        note = "The same on the test split, which had no part in the choice of learning rates."
+        return [Heading("Differences on the test split"), table, Paragraph(note)]
     note = (
         "Differences of valid losses, paired by seed; below zero, the first is better. p: paired "
-        f"t-test, two-sided; Holm: corrected for all {len(results.tests)} comparisons (*: below "
-        "0.05). Sign flips: an exact test without any assumption about the distribution, which with "
-        f"{pairs} seeds cannot go below p = {smallest_p_value(pairs):.4g}. g: Hedges' g. better: "
-        "probability that a run of the first has the lower loss. equal: p-value of the hypothesis that "
-        f"they differ by more than {plan.margin:g} nats (two one-sided tests; the margin was set "
-        f"beforehand). seen: the true difference that {pairs} seeds notice with a probability of 80%."
+        f"t-test, two-sided; Holm: corrected for all {family} pairs of arms (*: below 0.05). Sign "
+        "flips: a test that supposes only that differences lie symmetrically about zero where arms are "
+        f"equal; with {pairs} seeds it cannot go below p = {smallest_p_value(pairs):.4g}. g: Hedges' "
+        "g. better: probability that a run of the first has the lower loss. equal: p-value of the "
+        f"hypothesis that they differ by more than {plan.margin:g} nats (two one-sided tests of this "
+        "pair alone; the margin was set beforehand). seen: the true difference that "
+        f"{pairs} seeds notice with a probability of 80% at the level 0.05 / {family}."
     )
-    page: list[Item] = [Heading("Differences"), Rows(head, tuple(rows)), Paragraph(note)]
-    return page + _pictures(pictures, "forest")
+    return [Heading("Differences"), table, Paragraph(note)]
+
+
+def _arms(results: Results) -> list[Item]:
+    rows = tuple(
+        (arm, f"{row['hidden_dim']}", f"{row['steps']:,}", f"{row['learning_rate']:g}")
+        for arm, row in results.summary.items()
+    )
+    return [Heading("Arms"), Rows(("arm", "width", "steps", "learning rate"), rows)]
 
 
 def _costs(plan: Plan, results: Results, pictures: Mapping[str, Path]) -> list[Item]:
@@ -192,22 +209,23 @@ def _costs(plan: Plan, results: Results, pictures: Mapping[str, Path]) -> list[I
             "" if base is None else f"{base['params'] / row['params']:.2f}",
             f"{row['flops_per_token'] / 1e6:.3f}",
             f"{row['training_flops']:.3g}",
-            f"{row['memory_bytes'] / 1e6:.0f}",
+            megabytes(row["memory_bytes"]),
             f"{row['speed_mean']:.0f}",
         )
         for arm, row in results.summary.items()
     )
     note = (
         f"Compression: parameters of {plan.reference} over those of the arm. Operations are counted, "
-        "forward, and for all of training. Memory is parameters and the work of a step as the compiler "
-        "plans it. Milliseconds are those of the machine below, which may have done other work, too."
+        "forward, and for all of training. Memory is that of parameters, optimizer, gradients and the "
+        "work of a step as the compiler plans it. Milliseconds are those of the machine below, which "
+        "may have done other work, too."
     )
     page: list[Item] = [Heading("Costs"), Rows(head + costs, rows), Paragraph(note)]
     return page + _pictures(pictures, "speed_comparison", "gates")
 
 
 def _sweep(tuned: Mapping[str, Mapping[str, Any]], pictures: Mapping[str, Path]) -> list[Item]:
-    rates = [f"{rate:g}" for rate, _ in next(iter(tuned.values()))["sweep"]]
+    rates = [f"{rate:g}" for rate, _ in next(iter(tuned.values()))["sweep"]]  # of all arms
     rows = tuple(
         (
             arm,
@@ -237,19 +255,26 @@ def _origin(records: Sequence[Record], results: Results) -> list[Item]:
         page.append(Paragraph(f"Failed: {failure['arm']}, seed {failure['seed']}: {first}"))
     finished = [record for record in records if record["status"] == "finished"]
     if finished:
-        first = finished[0]
-        versions = ", ".join(f"{name} {version}" for name, version in first["versions"].items())
-        machine = first["machine"]
+        machines = "; ".join(dict.fromkeys(_machine(record["machine"]) for record in finished))
+        versions = "; ".join(dict.fromkeys(_versions(record["versions"]) for record in finished))
         page.append(
             Paragraph(
                 f"{len(finished)} runs, from {min(r['began'] for r in finished)} to "
                 f"{max(r['ended'] for r in finished)}, "
                 f"{sum(r['seconds'] for r in finished) / 60:.0f} minutes of training "
-                f"steps on {machine['processor']} ({machine['cores']} cores, "
-                f"{machine['system']}). Text: digest {first['data_digest'][:12]}. {versions}."
+                f"steps on {machines}. Text: digest {finished[0]['data_digest'][:12]}. {versions}."
             )
         )
     return page
+
+
+def _machine(machine: Mapping[str, Any]) -> str:
+    cores = "1 core" if machine["cores"] == 1 else f"{machine['cores']} cores"
+    return f"{machine['processor']} ({cores}, {machine['system']})"
+
+
+def _versions(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def _pictures(pictures: Mapping[str, Path], *names: str) -> list[Item]:

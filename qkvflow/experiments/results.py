@@ -9,6 +9,7 @@ OUT/seed_0.json .pkl             the records of a seed
 OUT/floors.json                  n-grams of the same text
 """
 
+import dataclasses
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,10 @@ from typing import Any
 
 import yaml
 
+from qkvflow.config import RunConfig
 from qkvflow.config.yaml_files import read_yaml
-from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.records import Record, read_json, write_json
+from qkvflow.experiments.plan import Arm, Plan, with_learning_rate
+from qkvflow.experiments.records import Record, read_json, write_json, write_text
 from qkvflow.experiments.summary import failures, significance_tests, statistics_summary
 from qkvflow.files import FileError
 
@@ -30,6 +32,8 @@ class Results:
     summary: dict[str, dict[str, Any]]
     tests: list[dict[str, Any]]
     """On the valid split."""
+    on_test: list[dict[str, Any]]
+    """The same on the test split, where it was opened."""
     failures: list[dict[str, Any]]
 
 
@@ -46,14 +50,53 @@ class Experiment:
     @property
     def results(self) -> Results:
         """The numbers."""
-        tests = significance_tests(self.plan, self.records)
-        return Results(statistics_summary(self.records), tests, failures(self.records))
+        tests, on_test = (
+            significance_tests(self.plan, self.records, split) for split in ("valid", "test")
+        )
+        return Results(statistics_summary(self.records), tests, on_test, failures(self.records))
 
 
 def save_plan(plan: Plan, out: Path) -> None:
-    """Keep what is compared with what comes of it."""
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "plan.yaml").write_text(yaml.safe_dump(dict(plan.fields), sort_keys=False))
+    """Keep what is compared with what comes of it.
+
+    A directory is of one experiment, to which arms and seeds may be added; its arms together are the
+    family that tests are corrected for.
+
+    Raises:
+        FileError: it is of another experiment.
+    """
+    path, fields = out / "plan.yaml", dict(plan.fields)
+    if path.is_file():
+        there = Plan.of(read_yaml(path))
+        problems = _changed(there, plan)
+        if problems:
+            raise FileError(
+                f"{out} is of another experiment: {'; '.join(problems)}. Choose another directory with "
+                "--out."
+            )
+        fields["arms"] = {**there.fields["arms"], **fields["arms"]}
+    write_text(path, yaml.safe_dump(fields, sort_keys=False))
+
+
+def _changed(there: Plan, here: Plan) -> list[str]:
+    """What cannot change once there may be results; the margin must not follow them."""
+    problems = [
+        f"{name} is {getattr(there, name)} there and {getattr(here, name)} here"
+        for name in ("sweep", "margin")
+        if getattr(there, name) != getattr(here, name)
+    ]
+    before, now = (len(plan.seeds) for plan in (there, here))
+    if now < before:
+        problems.append(f"it has {before} seeds, here are {now}")
+    if there.test and not here.test:
+        problems.append("its test split is opened, here it is not")
+    known = {arm.name: arm for arm in there.arms}
+    problems += [
+        f"{arm.name} has other settings there" for arm in here.arms if known.get(arm.name, arm) != arm
+    ]
+    if not problems and there.fields.get("base") != here.fields.get("base"):
+        problems.append("base has other settings there")
+    return problems
 
 
 def read_experiment(out: Path) -> Experiment:
@@ -73,12 +116,41 @@ def read_experiment(out: Path) -> Experiment:
     if not paths:
         raise FileError(f"{out} has no run that has ended. Run qkvflow validate --out {out} first.")
     tuned, floors = out / "tuned.json", out / "floors.json"
+    records = {path: read_json(path) for path in paths}
+    _check_records(plan, records)
     return Experiment(
         out,
         plan,
-        [read_json(path) for path in paths],
+        list(records.values()),
         read_json(tuned) if tuned.is_file() else None,
         read_json(floors)["valid"] if floors.is_file() else {},
+    )
+
+
+def _check_records(plan: Plan, records: dict[Path, Record]) -> None:
+    """Refuse to put runs side by side that are not of this plan, or not of one text."""
+    digests = {r["data_digest"]: path for path, r in records.items() if r["status"] == "finished"}
+    if len(digests) > 1:
+        first, second, *_ = digests.values()
+        raise FileError(f"{first} and {second} are of different texts. Remove one of them.")
+    for path, record in records.items():
+        arm = plan.arm(record["arm"])
+        run = RunConfig.from_dict(record["run"])
+        if run.seed not in plan.seeds or _as_planned(plan, arm, run) != arm.run:
+            raise FileError(f"{path} is of a run that {path.parents[2] / 'plan.yaml'} does not plan.")
+
+
+def _as_planned(plan: Plan, arm: Arm, run: RunConfig) -> RunConfig:
+    """A run with what its seed, its sweep and its matches decide put back to what the plan has."""
+    steps = run.steps if arm.flops_of is None else arm.run.steps
+    run = dataclasses.replace(run, seed=arm.run.seed, steps=steps)
+    if plan.sweep is not None:
+        run = with_learning_rate(run, arm.run.optimizer.learning_rate)
+    if arm.parameters_of is None:
+        return run
+    width = arm.run.architecture.hidden_dim
+    return dataclasses.replace(
+        run, architecture=dataclasses.replace(run.architecture, hidden_dim=width)
     )
 
 
@@ -93,8 +165,7 @@ def write_results(experiment: Experiment) -> Results:
     """
     results, out = experiment.results, experiment.out
     write_json(out / "statistics_summary.json", results.summary)
-    on_test = significance_tests(experiment.plan, experiment.records, "test")
-    write_json(out / "significance_tests.json", results.tests + on_test)
+    write_json(out / "significance_tests.json", results.tests + results.on_test)
     for seed in sorted({record["seed"] for record in experiment.records}):
         of_seed = {r["arm"]: r for r in experiment.records if r["seed"] == seed}
         write_json(out / f"seed_{seed}.json", of_seed)

@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from qkvflow.config import RunConfig
+from qkvflow.data import TokenDataset
 from qkvflow.experiments.gates import save_gates
 from qkvflow.experiments.matching import matched_run
 from qkvflow.experiments.plan import Plan, with_learning_rate
 from qkvflow.experiments.records import (
     Record,
+    costs,
     failed_record,
     finished_record,
     now,
@@ -52,8 +54,12 @@ class Job:
     arm: str
     run: RunConfig
     out: Path
+    digest: str | None = None
+    """Of the text, where it is known before the run."""
     test: bool = False
     keep_gates: bool = False
+    problem: str | None = None
+    """Why it cannot be run."""
 
     @property
     def record_path(self) -> Path:
@@ -75,6 +81,11 @@ class Job:
                 f"{self.record_path} is of a run with other settings. Restore the plan it was made "
                 "with, or choose another directory with --out."
             )
+        if self.digest not in (None, record["data_digest"]):
+            raise FileError(
+                f"{self.record_path} is of a run on another text: {self.run.data} has changed. Restore "
+                "it, or choose another directory with --out."
+            )
         return record["test"] is not None or not self.test
 
 
@@ -92,7 +103,7 @@ class Watcher:
         """A run has ended, here or in another process."""
 
 
-def sweep_jobs(plan: Plan, out: Path, vocab_size: int) -> list[Job]:
+def sweep_jobs(plan: Plan, out: Path, data: TokenDataset) -> list[Job]:
     """Every arm with every learning rate, for a few steps, on a seed that is not used again.
 
     Rates are told apart by the part of the valid split that curves are of: looking at all of it takes
@@ -103,26 +114,33 @@ def sweep_jobs(plan: Plan, out: Path, vocab_size: int) -> list[Job]:
     sweep = plan.sweep
     jobs = []
     for arm in plan.arms:
-        run = matched_run(plan, arm, vocab_size)
+        run = matched_run(plan, arm, data.tokenizer.vocab_size)
         run = dataclasses.replace(run, steps=sweep.steps, seed=sweep.seed, final_tokens=run.eval_tokens)
         for rate in sweep.learning_rates:
             place = out / "sweep" / arm.name / f"lr-{rate:g}"
-            jobs.append(Job(arm.name, with_learning_rate(run, rate), place))
+            jobs.append(Job(arm.name, with_learning_rate(run, rate), place, data.digest))
     return jobs
 
 
-def run_jobs(plan: Plan, out: Path, vocab_size: int, rates: dict[str, float]) -> list[Job]:
+def run_jobs(plan: Plan, out: Path, data: TokenDataset, tuned: Tuned) -> list[Job]:
     """Every arm with every seed; all arms of a seed before the next seed."""
-    runs = {arm.name: matched_run(plan, arm, vocab_size) for arm in plan.arms}
-    for name, rate in rates.items():
-        runs[name] = with_learning_rate(runs[name], rate)
+    runs = {arm.name: matched_run(plan, arm, data.tokenizer.vocab_size) for arm in plan.arms}
+    problems: dict[str, str] = {}
+    for name, entry in tuned.items():
+        rate = entry["learning_rate"]
+        if rate is None:
+            problems[name] = "It has no learning rate: every run of its sweep failed."
+        else:
+            runs[name] = with_learning_rate(runs[name], rate)
     return [
         Job(
             arm.name,
             dataclasses.replace(runs[arm.name], seed=seed),
             out / "runs" / arm.name / f"seed-{seed}",
+            data.digest,
             test=plan.test,
             keep_gates=True,
+            problem=problems.get(arm.name),
         )
         for seed in plan.seeds
         for arm in plan.arms
@@ -132,9 +150,9 @@ def run_jobs(plan: Plan, out: Path, vocab_size: int, rates: dict[str, float]) ->
 def complete(plan: Plan, out: Path, watcher: Watcher | None = None) -> list[Record]:
     """All of an experiment: the sweep where there is one, then the runs; their records."""
     watcher = watcher or Watcher()
-    vocab_size = open_data(plan.arms[0].run).tokenizer.vocab_size
-    rates = rates_of(tune(plan, out, vocab_size, watcher)) if plan.sweep else {}
-    jobs = run_jobs(plan, out, vocab_size, rates)
+    data = open_data(plan.arms[0].run)
+    tuned = tune(plan, out, data, watcher) if plan.sweep else {}
+    jobs = run_jobs(plan, out, data, tuned)
     watcher.stage("runs", len(jobs))
     return carry_out(jobs, watcher)
 
@@ -142,9 +160,10 @@ def complete(plan: Plan, out: Path, watcher: Watcher | None = None) -> list[Reco
 def carry_out(jobs: Sequence[Job], watcher: Watcher | None = None) -> list[Record]:
     """Do all jobs that are not done, and wait for those that other processes do; their records."""
     watcher = watcher or Watcher()
+    began = now()
     done: dict[Path, Record] = {}
     for job in _until_all_are_done(jobs, done):
-        record = _do(job, watcher)
+        record = _do(job, watcher, began)
         if record is not None:
             done[job.out] = record
             watcher.end(job, record)
@@ -163,23 +182,34 @@ def _until_all_are_done(jobs: Sequence[Job], done: dict[Path, Record]) -> Iterat
             time.sleep(PAUSE)
 
 
-def _do(job: Job, watcher: Watcher) -> Record | None:
-    """The record of a job, which is done now unless it was done before; None where another holds it."""
-    if job.is_finished:
+def _do(job: Job, watcher: Watcher, since: str) -> Record | None:
+    """The record of a job, which is done now unless it was done before; None where another holds it.
+
+    Nor is it tried again if it has failed since then, in another process.
+    """
+    if _has_ended(job, since):
         return job.record()
     job.out.parent.mkdir(parents=True, exist_ok=True)
     try:
         with locked(job.out.with_name(f".{job.out.name}.claim")):
-            if not job.is_finished:
+            if not _has_ended(job, since):
                 write_json(job.record_path, _attempt(job, watcher))
             return job.record()
     except HeldError:
         return None
 
 
+def _has_ended(job: Job, since: str) -> bool:
+    record = job.record()
+    has_failed = record is not None and record["status"] == "failed" and record["began"] >= since
+    return has_failed or job.is_finished
+
+
 def _attempt(job: Job, watcher: Watcher) -> Record:
     """Run a job. An error becomes its record, so that the other jobs go on."""
     began = now()
+    if job.problem is not None:
+        return failed_record(job.arm, job.run, began=began, error=job.problem)
     sinks = watcher.begin(job)
     try:
         return _finish(job, sinks, began)
@@ -189,31 +219,44 @@ def _attempt(job: Job, watcher: Watcher) -> Record:
 
 
 def _finish(job: Job, sinks: Sequence[Sink], began: str) -> Record:
+    data = open_data(job.run)
+    known = costs(job.run, data.tokenizer.vocab_size)  # before training: not every arm has any
     outcome = train(job.run, job.out, sinks)
     if outcome.asked_to_stop:
         raise StoppedError(f"Stopped in {job.out}; the same command goes on from there.")
-    data, model = open_data(job.run), load_model(job.out / "final")
+    model = load_model(job.out / "final")
     test = None
     if job.test:
         size = job.run.batch_size // job.run.accumulate
         test = evaluate(model, data["test"], length=job.run.length, batch_size=size)
-    record = finished_record(job.arm, job.run, job.out, data, began=began, test=test)
+    record = finished_record(job.arm, job.run, job.out, data.digest, known, began=began, test=test)
     if job.keep_gates:
         save_gates(model, job.out.with_name(f"{job.out.name}.gates.safetensors"))
     shutil.rmtree(job.out / "checkpoints", ignore_errors=True)
     return record
 
 
-def tune(plan: Plan, out: Path, vocab_size: int, watcher: Watcher | None = None) -> Tuned:
-    """Sweep the learning rate of every arm and keep the choice in OUT/tuned.json."""
+def tune(plan: Plan, out: Path, data: TokenDataset, watcher: Watcher | None = None) -> Tuned:
+    """Sweep the learning rate of every arm and keep the choice in OUT/tuned.json.
+
+    A choice that was made stands: a run of a sweep that failed then and might succeed now does not
+    change what finished runs were trained with.
+    """
     watcher = watcher or Watcher()
-    jobs = sweep_jobs(plan, out, vocab_size)
-    watcher.stage("sweep", len(jobs))
-    tuned = chosen(carry_out(jobs, watcher))
     path = out / "tuned.json"
-    before = read_json(path) if path.is_file() else {}  # of arms that were chosen another time
-    write_json(path, {**before, **tuned})
-    return tuned
+    made = _read_choices(path)
+    stands = {arm for arm, entry in made.items() if entry["learning_rate"] is not None}
+    jobs = [job for job in sweep_jobs(plan, out, data) if job.arm not in stands]
+    if jobs:
+        watcher.stage("sweep", len(jobs))
+        found = chosen(carry_out(jobs, watcher))
+        made = {**_read_choices(path), **found}  # others may have chosen for other arms meanwhile
+        write_json(path, made)
+    return {arm.name: made[arm.name] for arm in plan.arms}
+
+
+def _read_choices(path: Path) -> Tuned:
+    return read_json(path) if path.is_file() else {}
 
 
 def chosen(records: Sequence[Record]) -> Tuned:
@@ -234,8 +277,3 @@ def _choice(sweep: list[tuple[float, float | None]]) -> dict[str, Any]:
     best = min(known)[1] if known else None
     inside = best is not None and sweep[0][0] < best < sweep[-1][0]
     return {"learning_rate": best, "inside": inside, "sweep": sweep}
-
-
-def rates_of(tuned: Tuned) -> dict[str, float]:
-    """The learning rate of each arm that has one."""
-    return {arm: entry["learning_rate"] for arm, entry in tuned.items() if entry["learning_rate"]}

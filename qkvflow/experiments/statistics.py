@@ -7,12 +7,14 @@ better.
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from scipy import integrate, optimize, stats
 
+K = TypeVar("K", bound=Hashable)
 ALPHA = 0.05
 LARGEST_EXACT = 16
 """Pairs up to which all sign flips are tried; 65,536 of them."""
@@ -121,13 +123,13 @@ def sign_flip_test(first: Sequence[float], second: Sequence[float], seed: int = 
 
 
 def smallest_p_value(pairs: int) -> float:
-    """The smallest two-sided p-value that an exact sign-flip test of so many pairs can give.
+    """The smallest two-sided p-value that a sign-flip test of so many pairs can give.
 
     Example:
         >>> smallest_p_value(5)
         0.0625
     """
-    return min(1.0, 2.0 ** (1 - pairs))
+    return min(1.0, 2.0 ** (1 - pairs)) if pairs <= LARGEST_EXACT else 1 / (RESAMPLES + 1)
 
 
 def welch_test(first: Sequence[float], second: Sequence[float]) -> Test:
@@ -142,7 +144,7 @@ def pooled_t_test(first: Sequence[float], second: Sequence[float]) -> Test:
     return Test(float(found.statistic), float(found.pvalue))
 
 
-def holm(p_values: Mapping[str, float], alpha: float = ALPHA) -> dict[str, tuple[float, bool]]:
+def holm(p_values: Mapping[K, float], alpha: float = ALPHA) -> dict[K, tuple[float, bool]]:
     """Adjusted p-values of a family of comparisons, and whether each is significant.
 
     Example:
@@ -151,7 +153,7 @@ def holm(p_values: Mapping[str, float], alpha: float = ALPHA) -> dict[str, tuple
         {'a': (0.03, True), 'b': (0.06, False), 'c': (0.06, False)}
     """
     ordered = sorted(p_values, key=lambda name: p_values[name])
-    adjusted: dict[str, tuple[float, bool]] = {}
+    adjusted: dict[K, tuple[float, bool]] = {}
     largest = 0.0
     for rank, name in enumerate(ordered):
         largest = max(largest, min(1.0, (len(ordered) - rank) * p_values[name]))
@@ -196,7 +198,7 @@ def probability_of_improvement(first: Sequence[float], second: Sequence[float]) 
 def equivalence_test(first: Sequence[float], second: Sequence[float], margin: float) -> Test:
     """Two one-sided paired t-tests: a small p-value says that the difference is within the margin.
 
-    The margin must have been chosen before the samples were seen.
+    It is of one comparison alone. The margin must have been chosen before the samples were seen.
     """
     if margin <= 0:
         raise ValueError(f"expected a margin above 0, got {margin}")
@@ -288,8 +290,14 @@ class Comparison:
     detectable: float
 
 
-def compare(first: Sequence[float], second: Sequence[float], margin: float) -> Comparison:
-    """The first against the second; `margin` is what counts as equal, set beforehand."""
+def compare(
+    first: Sequence[float], second: Sequence[float], margin: float, family: int = 1
+) -> Comparison:
+    """The first against the second; `margin` is what counts as equal, set beforehand.
+
+    Of a family of so many comparisons, the difference that can be detected is that of the strictest
+    level that `holm` may ask for.
+    """
     differences = _differences(first, second)
     return Comparison(
         difference=float(differences.mean()),
@@ -302,5 +310,7 @@ def compare(first: Sequence[float], second: Sequence[float], margin: float) -> C
         improvement=probability_of_improvement(first, second),
         equivalence=equivalence_test(first, second, margin),
         margin=margin,
-        detectable=detectable_difference(float(differences.std(ddof=1)), differences.size),
+        detectable=detectable_difference(
+            float(differences.std(ddof=1)), differences.size, alpha=ALPHA / family
+        ),
     )

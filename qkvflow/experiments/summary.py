@@ -84,29 +84,33 @@ def _ends(interval: Interval) -> list[float]:
 def significance_tests(
     plan: Plan, records: Sequence[Record], split: str = "valid"
 ) -> list[dict[str, Any]]:
-    """All pairs of arms over the seeds that both have, Holm-corrected as one family."""
+    """All pairs of arms over the seeds that both have.
+
+    All pairs of the plan are the family that Holm's correction is for, also those that failed.
+    """
     losses = losses_by_arm(records, split)
-    pairs = {}
-    for first, second in itertools.combinations([arm for arm in _order(plan) if arm in losses], 2):
-        common = sorted(losses[first].keys() & losses[second].keys())
+    family = list(itertools.combinations(_order(plan), 2))
+    found_of: dict[tuple[str, str], tuple[list[int], list[float], statistics.Comparison]] = {}
+    for first, second in family:
+        a, b = (losses.get(arm, {}) for arm in (first, second))
+        common = sorted(a.keys() & b.keys())
         if len(common) > 1:
-            a, b = ([losses[arm][seed] for seed in common] for arm in (first, second))
-            pairs[f"{first} vs {second}"] = (
-                first,
-                second,
-                common,
-                statistics.compare(a, b, plan.margin),
-            )
-    adjusted = statistics.holm({name: found.paired.p_value for name, (*_, found) in pairs.items()})
+            ours, theirs = ([of[seed] for seed in common] for of in (a, b))
+            compared = statistics.compare(ours, theirs, plan.margin, len(family))
+            differences = [x - y for x, y in zip(ours, theirs)]
+            found_of[first, second] = common, differences, compared
+    p_values = {pair: found_of[pair][2].paired.p_value if pair in found_of else 1.0 for pair in family}
+    adjusted = statistics.holm(p_values)
     tests = []
-    for name, (first, second, common, found) in pairs.items():
-        p_holm, significant = adjusted[name]
+    for (first, second), (common, differences, found) in found_of.items():
+        p_holm, significant = adjusted[first, second]
         test = {
             "model1": first,
             "model2": second,
             "split": split,
             "seeds": common,
-            "comparisons_in_family": len(pairs),
+            "comparisons_in_family": len(family),
+            "differences": differences,
             "difference": found.difference,
             "difference_ci95": _ends(found.interval),
             "t_statistic": found.paired.statistic,
@@ -134,9 +138,9 @@ def _order(plan: Plan) -> list[str]:
     return sorted(names, key=lambda name: name != plan.reference)
 
 
-def step_below(loss: float, record: Record) -> int | None:
-    """The first look at which the valid loss was below this one."""
-    return next((step for step, _, seen in record["curve"] if seen < loss), None)
+def first_below(loss: float, record: Record) -> tuple[int, float] | None:
+    """Steps and seconds of training until the first look at which the valid loss was below this one."""
+    return next(((step, seconds) for step, seconds, seen in record["curve"] if seen < loss), None)
 
 
 def steps_below(
@@ -147,14 +151,19 @@ def steps_below(
     for arm in dict.fromkeys(record["arm"] for record in records):
         runs = [r for r in records if r["arm"] == arm and r["status"] == "finished"]
         if runs:
-            found = {name: [step_below(loss, r) for r in runs] for name, loss in floors.items()}
-            table[arm] = {name: _median_step(steps) for name, steps in found.items()}
+            found = {name: [first_below(loss, r) for r in runs] for name, loss in floors.items()}
+            table[arm] = {name: _median_step(looks) for name, looks in found.items()}
     return table
 
 
-def _median_step(steps: Sequence[int | None]) -> int | None:
-    known = [step for step in steps if step is not None]
-    return int(np.median(known)) if len(known) == len(steps) else None
+def _median_step(looks: Sequence[tuple[int, float] | None]) -> int | None:
+    steps = [look[0] for look in looks if look is not None]
+    return int(np.median(steps)) if len(steps) == len(looks) else None
+
+
+def megabytes(count: int | None) -> str:
+    """Bytes for a table; nothing where the compiler does not say."""
+    return "" if count is None else f"{count / 1e6:.0f}"
 
 
 def failures(records: Sequence[Record]) -> list[dict[str, Any]]:

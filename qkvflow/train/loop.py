@@ -136,7 +136,8 @@ class Training:
         """Take the steps that are left; save, look and export when it is time."""
         run = self._run
         if self._step < run.steps:
-            self._program.compile()
+            memory_bytes = self._program.memory_bytes
+            self._recorder.compiled(self._step, self._seconds, memory_bytes)
         if self._step == 0:
             self._look()
         while self._step < run.steps and not self._stop.is_set():

@@ -64,9 +64,18 @@ class Program:
             lambda array, place: jax.device_put(array, place, may_alias=False), state, where
         )
 
-    def compile(self) -> None:
-        """Compile the step now, so that the first one takes no longer than the others."""
-        _ = self._compiled
+    @property
+    def memory_bytes(self) -> int | None:
+        """Of the state, a batch and the work of a step, as the compiler plans it, if it says so.
+
+        To know it, the step is compiled, so that the first one takes no longer than the others.
+        """
+        plan = self._compiled.memory_analysis()
+        if plan is None:
+            return None
+        in_place = plan.alias_size_in_bytes  # outputs that take the place of inputs
+        both = plan.argument_size_in_bytes + plan.output_size_in_bytes - in_place
+        return int(both + plan.temp_size_in_bytes)
 
     @cached_property
     def _compiled(self) -> Any:

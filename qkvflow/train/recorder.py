@@ -42,6 +42,10 @@ class Recorder:
         count = jax.local_device_count()
         self._emit({**place, **versions, "devices": f"{count} x {devices}", "parameters": parameters})
 
+    def compiled(self, step: int, seconds: float, memory_bytes: int | None) -> None:
+        """The step is compiled; what it needs is known."""
+        self._emit({**self._place("compiled", step, seconds), "memory_bytes": memory_bytes})
+
     def step(self, step: int, seconds: float, report: Report) -> None:
         """A step was finished; every few steps it becomes a record."""
         losses = np.atleast_1d(report.loss)

@@ -47,8 +47,10 @@ def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
     assert main(["report", "--results", "out"]) == 0
     assert "opened once" in (tmp_path / "out" / "report.md").read_text()
     capsys.readouterr()
-    assert main(["flops", "--plan", plan, "--results", "out", "--loss", "4.0"]) == 0
+    assert main(["flops", "--results", "out", "--loss", "4.0"]) == 0
     assert "s to 4" in capsys.readouterr().out
+    assert main(["flops", "--plan", plan, "--results", "out"]) == 2
+    assert "not both" in capsys.readouterr().err
     assert main(["ablate", "--plan", plan, "--arms", "gated", "--out", "out2"]) == 0
 
 

@@ -37,16 +37,16 @@ def without_times(content):
 
 def made_up_record(arm, seed, loss, *, status="finished", steps=100, parameters=1000):
     """The record of a run that never ran."""
-    head = {"arm": arm, "seed": seed, "status": status}
+    run = {
+        "steps": steps,
+        "architecture": {"hidden_dim": 16},
+        "optimizer": {"learning_rate": 1e-3},
+    }
+    head = {"arm": arm, "seed": seed, "status": status, "run": run}
     if status == "failed":
         return {**head, "error": "no such thing\ntrace"}
     return {
         **head,
-        "run": {
-            "steps": steps,
-            "architecture": {"hidden_dim": 16},
-            "optimizer": {"learning_rate": 1e-3},
-        },
         "versions": {"python": "3"},
         "machine": {"processor": "a <machine>", "cores": 2, "system": "Linux"},
         "began": "2026-01-01T00:00:00+00:00",

@@ -15,7 +15,7 @@ def test_every_named_plan_can_be_made(name):
     plan = read_plan(name)
     for arm in plan.arms:
         assert count_parameters(shapes_of(matched_run(plan, arm, 100), 100)).total > 0
-    if name == "long":  # one seed each, at the learning rates that the laptop setting chose
+    if name == "long":  # one seed each, at the learning rates that the laptop setting chose (test_claims)
         assert plan.sweep is None and len(plan.seeds) == 1
         return
     assert plan.sweep is not None
@@ -81,12 +81,27 @@ def test_all_arms_are_made_equal_to_the_reference(what):
     assert runs[0] == plan.arms[0].run
 
 
+def test_an_arm_that_is_there_for_its_size_is_no_copy_of_the_reference():
+    arms = {
+        "standard": {"model": "standard"},
+        "gated": {"model": "time_indexed_mlp"},
+        "narrow": {"model": "standard", "parameters_of": "gated"},
+    }
+    plan = Plan.of(tiny_fields("x.txt", arms=arms))
+    assert [arm.name for arm in plan.equal("parameters").arms] == ["standard", "gated"]
+    equal = plan.equal("flops")
+    assert [arm.flops_of for arm in equal.arms] == [None, "standard", "standard"]
+    assert equal.arm("narrow").parameters_of == "gated"
+
+
 def test_some_of_the_arms():
     plan = Plan.of(tiny_fields("x.txt"))
     assert plan.only(["gated"]).reference == "gated"
     assert plan.only(["standard", "gated"]).arms == plan.arms
     with pytest.raises(ConfigError, match="no arm 'gate'. Did you mean 'gated'"):
         plan.only(["gate"])
+    with pytest.raises(ConfigError, match="name at least one of standard, gated"):
+        plan.only([])
 
 
 @pytest.mark.parametrize(
@@ -98,6 +113,16 @@ def test_some_of_the_arms():
         ({"arms": {"a/b": {}}}, "cannot be a directory"),
         ({"arms": {"a": {"seed": 3}}}, "seed and seeds are those of the experiment"),
         ({"arms": {"a": {"parameters_of": "b"}}, "reference": "a"}, "parameters_of is 'b'"),
+        ({"arms": {"a": {"length": 8}}, "reference": "a"}, "a: length is the same for all arms"),
+        ({"base": {"final_tokens": 64}}, "leave final_tokens out"),
+        (
+            {"arms": {"a": {"parameters_of": "b"}, "b": {"parameters_of": "c"}, "c": {}}},
+            "a: parameters_of is 'b', which is itself matched",
+        ),
+        (
+            {"arms": {"a": {"flops_of": "b"}, "b": {"parameters_of": "c"}, "c": {}}},
+            "a: flops_of is 'b', which is itself matched",
+        ),
         ({"seeds": 0}, "seeds is 0"),
         ({"reference": "gate"}, "reference is 'gate'. Did you mean 'gated'"),
         ({"margin": 0}, "margin is 0"),

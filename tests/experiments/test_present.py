@@ -111,4 +111,4 @@ def test_the_page_opens_in_a_browser_without_errors_or_a_network(experiment, tmp
     found = look_at(page, tmp_path, COUNT_PARTS)
     assert len(found["images"]) == 7
     assert min(found["images"]) > 500
-    assert found["tables"] == 5
+    assert found["tables"] == 6

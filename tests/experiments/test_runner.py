@@ -1,5 +1,6 @@
 """Runs of an experiment: once each, resumed, shared, and failures that lose nothing."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -8,10 +9,12 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from qkvflow.config import ConfigError
+from qkvflow.config.yaml_files import read_yaml
 from qkvflow.experiments.gates import read_gates
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.results import read_experiment, save_plan, write_results
@@ -20,13 +23,14 @@ from qkvflow.experiments.runner import (
     Watcher,
     chosen,
     complete,
-    rates_of,
     run_jobs,
     tune,
 )
 from qkvflow.experiments.slurm import submit
 from qkvflow.files import FileError
 from qkvflow.train import Sink
+from qkvflow.train.program import Program
+from qkvflow.train.resume import open_data
 from tests.experiments.support import made_up_record, tiny_fields, without_times
 
 ROOT = Path(__file__).parent.parent.parent
@@ -71,6 +75,7 @@ def test_records_hold_what_a_claim_needs(done):
     assert record["parameters"] > record["time_network_parameters"] > 0
     assert record["training_flops"] > record["flops_per_token"] > 0
     assert record["ms_per_step"] > 0
+    assert record["memory_bytes"] > 4 * 4 * record["parameters"], "weights, gradients, two moments"
     assert [step for step, _, _ in record["curve"]] == [0, 3, 6]
     assert {"qkvflow", "jax", "python"} <= set(record["versions"])
     assert not (out / "runs" / "gated" / "seed-1" / "checkpoints").exists()
@@ -89,11 +94,70 @@ def test_a_finished_run_is_never_run_again(done):
 def test_a_record_of_other_settings_is_not_taken_for_this_run(done, text):
     _, out = done
     other = Plan.of(tiny_fields(text, base={**tiny_fields(text)["base"], "steps": 7}))
-    with pytest.raises(FileError, match="of a run with other settings"):
+    with pytest.raises(FileError, match="other settings there"):
         run_all(other, out)
+    assert Plan.of(read_yaml(out / "plan.yaml")).arms[0].run.steps == 6, "what was planned is kept"
+    with pytest.raises(FileError, match="of a run with other settings"):
+        complete(other, out)
 
 
-def test_seeds_are_paired_and_the_same_plan_gives_the_same_numbers(done, text, tmp_path):
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"margin": 0.02}, "margin is 0.01 there and 0.02 here"),
+        ({"seeds": 1}, "it has 2 seeds, here are 1"),
+        ({"test": False}, "its test split is opened"),
+        ({"sweep": {"learning_rates": [1e-3, 1e-2]}}, "sweep is None there"),
+    ],
+)
+def test_a_directory_is_of_one_experiment(done, text, changes, sentence):
+    _, out = done
+    with pytest.raises(FileError, match=f"another experiment: {sentence}"):
+        save_plan(Plan.of(tiny_fields(text, **{"test": True, **changes})), out)
+
+
+def test_arms_and_seeds_may_be_added_to_an_experiment(done, text):
+    _, out = done
+    more = tiny_fields(text, test=True, seeds=3, arms={"shared": {"model": "shared"}})
+    save_plan(Plan.of({**more, "reference": "shared"}), out)
+    plan = read_experiment(out).plan
+    assert [arm.name for arm in plan.arms] == ["standard", "gated", "shared"]
+    assert plan.seeds == (0, 1, 2)
+
+
+def test_records_of_another_plan_or_text_are_not_put_side_by_side(done):
+    _, out = done
+    path = out / "runs" / "gated" / "seed-1.json"
+    record = json.loads(path.read_text())
+    for change in ({"run": {**record["run"], "steps": 7}}, {"data_digest": "0123"}):
+        path.write_text(json.dumps({**record, **change}))
+        with pytest.raises(FileError, match=r"does not plan|different texts"):
+            read_experiment(out)
+
+
+def test_a_text_that_has_changed_is_not_taken_for_the_same(done, text):
+    plan, out = done
+    text.write_text(text.read_text() + "And more of it. " * 40)
+    with pytest.raises(FileError, match="has changed"):
+        complete(plan, out)
+
+
+def test_seeds_are_paired(text):
+    """Under one seed arms read the same batches and begin with the same embeddings."""
+    plan = Plan.of(tiny_fields(text))
+    data = open_data(plan.arms[0].run)
+
+    def begin(arm, seed):
+        program = Program.of(dataclasses.replace(plan.arm(arm).run, seed=seed), data)
+        batches = [np.asarray(ids) for step in (0, 5) for ids in program._batch(step)]
+        return [*batches, np.asarray(program.state.parameters["transformer.wte.weight"])]
+
+    ours, theirs, others = begin("standard", 1), begin("gated", 1), begin("gated", 0)
+    assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    assert not any(np.array_equal(a, b) for a, b in zip(ours, others, strict=True))
+
+
+def test_the_same_plan_gives_the_same_numbers(done, text, tmp_path):
     plan, out = done
     run_all(plan, tmp_path / "again")
     first, second = (
@@ -123,7 +187,8 @@ def test_the_sweep_chooses_on_a_seed_of_its_own(text, tmp_path):
     fields = tiny_fields(text, sweep=sweep)
     fields["base"] |= {"optimizer": {"clip": 0.0}, "eval_tokens": 64}
     plan = Plan.of(fields)
-    tuned = tune(plan, tmp_path, 256)
+    data = open_data(plan.arms[0].run)
+    tuned = tune(plan, tmp_path, data)
     for arm in ("standard", "gated"):
         assert tuned[arm]["learning_rate"] == 1e-2
         assert tuned[arm]["inside"]
@@ -131,9 +196,48 @@ def test_the_sweep_chooses_on_a_seed_of_its_own(text, tmp_path):
         record = json.loads((tmp_path / f"sweep/{arm}/lr-0.01.json").read_text())
         assert record["seed"] == 77
         assert not record["valid"]["whole"]
-    runs = run_jobs(plan, tmp_path, 256, rates_of(tuned))
+    runs = run_jobs(plan, tmp_path, data, tuned)
     assert {job.run.optimizer.learning_rate for job in runs} == {1e-2}
     assert {job.run.seed for job in runs} == {0, 1}
+
+
+def test_a_choice_stands_and_an_arm_without_one_is_not_run(text, tmp_path):
+    """An arm whose sweep failed is not trained at some other rate; nor is a choice made anew."""
+    arms = tiny_fields(text)["arms"] | {
+        "broken": {"model": "standard", "optimizer": {"clip": 0.0, "warmup": 0}}
+    }
+    sweep = {"learning_rates": [1e-3, 1e-2], "steps": 2}
+    plan = Plan.of(tiny_fields(text, arms=arms, seeds=1, sweep=sweep))
+    tuned = tune(plan, tmp_path, open_data(plan.arms[0].run))
+    tuned["gated"]["learning_rate"] = 1e-3
+    tuned["broken"]["learning_rate"] = None
+    (tmp_path / "tuned.json").write_text(json.dumps(tuned))
+    for path in (tmp_path / "sweep" / "broken").glob("*.json"):
+        record = json.loads(path.read_text())
+        path.write_text(json.dumps({**failed(record), "began": "9999"}))
+    run_all(plan, tmp_path)
+    experiment = read_experiment(tmp_path)
+    assert experiment.results.summary["gated"]["learning_rate"] == 1e-3
+    assert set(experiment.results.summary) == {"standard", "gated"}
+    assert "every run of its sweep failed" in experiment.results.failures[0]["error"]
+
+
+def failed(record):
+    """The record of the same run, had it failed."""
+    return {**record, "status": "failed", "error": "no such thing"}
+
+
+def test_what_failed_in_another_process_meanwhile_is_not_tried_again_at_once(text, tmp_path):
+    plan = Plan.of(tiny_fields(text, seeds=1))
+    complete(plan, tmp_path)
+    path = tmp_path / "runs" / "gated" / "seed-0.json"
+    record = failed(json.loads(path.read_text()))
+    path.write_text(json.dumps({**record, "began": "9999"}))
+    counter = Counter()
+    assert complete(plan, tmp_path, counter)[1]["status"] == "failed"
+    assert counter.begun == []
+    path.write_text(json.dumps({**record, "began": "2000"}))
+    assert complete(plan, tmp_path, counter)[1]["status"] == "finished"
 
 
 def test_a_choice_at_an_end_is_said_to_be_at_an_end():
@@ -244,8 +348,9 @@ def test_asked_to_stop_after_the_last_step_of_a_run_it_does_not_begin_another(te
 
 def test_arms_that_are_tuned_later_do_not_lose_the_others(text, tmp_path):
     plan = Plan.of(tiny_fields(text, sweep={"learning_rates": [1e-3, 1e-2], "steps": 2}))
+    data = open_data(plan.arms[0].run)
     for arm in ("standard", "gated"):
-        tune(plan.only([arm]), tmp_path, 256)
+        tune(plan.only([arm]), tmp_path, data)
     assert set(json.loads((tmp_path / "tuned.json").read_text())) == {"standard", "gated"}
 
 
@@ -255,7 +360,6 @@ def test_a_directory_without_an_experiment(tmp_path):
 
 
 def test_workers_are_submitted_and_share_the_runs(text, tmp_path):
-    pytest.importorskip("submitit", reason="submitit is not installed: nothing was submitted")
     plan = Plan.of(tiny_fields(text))
     jobs = submit(plan, tmp_path / "out", 2, {"timeout_min": 5}, cluster="local")
     for job in jobs:
