@@ -2,13 +2,12 @@
 
 A table in a document stands below a comment that names the report that it is from,
 `<!-- results/finetune/report.md: From embedded to wikitext-2 -->`, and is that report's. Reports are
-what the records say. Sentences with numbers are here once more, with the numbers taken from the
-results; a number that is in neither is a mistake.
+what the records say. Sentences with numbers are in tests/ledger.py once more, with the numbers taken
+from the results; a number that is in neither is a mistake.
 """
 
 import re
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 
@@ -20,66 +19,27 @@ from qkvflow.experiments.results import read_experiment
 from qkvflow.experiments.runner import chosen
 from qkvflow.finetune.page import study_page
 from qkvflow.finetune.study import Study, read_records, summarise
+from tests.ledger import RESULTS, ROOT, SENTENCES
 
-ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "results"
 TABLE = re.compile(r"<!-- (\S+): (.+?) -->\n+((?:\|.*\n)+)")
 CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)")
 NUMBER = re.compile(r"\d+\.\d+")
 EXPERIMENTS = sorted(path.parent for path in RESULTS.glob("*/statistics_summary.json"))
-
-
-def slopes(model, circuit):
-    """How a circuit grows with depth in the pretrained models, on one text and on the other."""
-    found = read_json(RESULTS / "finetune" / "pretrain" / "magnitude_over_depth.json")
-    ends = [found[f"{text} {model}"][circuit]["end"] for text in ("embedded", "wikitext-2")]
-    return [f"{end['mean']:+.2f} +- {end['ci95']:.2f}" for end in ends]
-
-
-def gains_of_pretraining():
-    """The least and the largest gain of an adapted model over one from scratch, at 6 layers or more."""
-    gains = [
-        arms[f"{arm.rsplit('-', 1)[0]}-scratch"][depth]["mean"] - row["mean"]
-        for arms in read_json(RESULTS / "finetune" / "summary.json")["losses"].values()
-        for arm, rows in arms.items()
-        for depth, row in rows.items()
-        if int(depth) >= 6 and not arm.endswith("-scratch")
-    ]
-    return min(gains), max(gains)
-
-
-SENTENCES = {
-    "docs/analysis.md": [
-        ("0.906, 0, -14.57 for the Lorenz system (`tests/analysis/test_lyapunov.py`)", list),
-        ("| `tong_neuralode` | QK | {} | {} |", lambda: slopes("tong_neuralode", "qk")),
-        ("| `tong_neuralode` | OV | {} | {} |", lambda: slopes("tong_neuralode", "ov")),
-        ("| `standard` | QK | {} | {} |", lambda: slopes("standard", "qk")),
-        ("| `standard` | OV | {} | {} |", lambda: slopes("standard", "ov")),
-    ],
-    "docs/finetuning.md": [
-        ("ends below the one from scratch**, by {:.2f} to {:.2f} nats", gains_of_pretraining),
-    ],
-}
-"""By document: a template, and what goes into it."""
-TABLES = ("docs/finetuning.md",)
+TABLES = [name for name in SENTENCES if TABLE.search((ROOT / name).read_text())]
 """Documents with tables of reports."""
 
 
 @pytest.mark.parametrize("out", EXPERIMENTS, ids=lambda out: out.name)
 def test_the_report_of_an_experiment_is_what_its_records_say(out):
     experiment = read_experiment(out)
-    results, plan, records = experiment.results, experiment.plan, experiment.records
+    results = experiment.results
     assert results.summary == read_json(out / "statistics_summary.json")
     assert results.tests + results.on_test == read_json(out / "significance_tests.json")
     report = (out / "report.md").read_text()
     page = experiment_page(
         report.splitlines()[0].removeprefix("# "),
-        plan,
-        records,
-        results,
-        tuned=experiment.tuned,
-        floors=experiment.floors,
-        pictures={picture.stem: picture for picture in (out / "figures").glob("*.png")},
+        experiment,
+        {picture.stem: picture for picture in (out / "figures").glob("*.png")},
     )
     assert to_markdown(page, out) == report
 
@@ -136,11 +96,14 @@ def test_the_evaluation_in_the_readme_is_what_the_command_printed():
     assert f"```text\n{printed}```" in (ROOT / "README.md").read_text()
 
 
+def test_every_document_is_in_the_ledger():
+    documents = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")}
+    assert set(SENTENCES) == documents | {"README.md", "API.md"}
+
+
 @pytest.mark.parametrize("document", TABLES)
 def test_tables_are_those_of_the_reports(document):
-    tables = TABLE.findall((ROOT / document).read_text())
-    assert tables
-    for path, heading, table in tables:
+    for path, heading, table in TABLE.findall((ROOT / document).read_text()):
         report = (ROOT / path).read_text()
         sections = dict(re.findall(r"^## (.+)\n\n((?:.|\n(?!## ))*)", report, re.MULTILINE))
         assert table in sections[heading] + "\n"

@@ -1,5 +1,7 @@
-"""The gates of a trained model over depth, as arrays."""
+"""The gates of a trained model over depth, as arrays, and how they are used."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import jax
@@ -11,8 +13,11 @@ from qkvflow.models.paths import nodes_of
 from qkvflow.nn.dynamic import map_name
 from qkvflow.nn.weights import Gated
 
+Gates = dict[str, np.ndarray]
+"""By the name of a map: an array [layer, gate]."""
 
-def gates_of(model: LanguageModel, times: np.ndarray | None = None) -> dict[str, np.ndarray]:
+
+def gates_of(model: LanguageModel, times: np.ndarray | None = None) -> Gates:
     """The gates [time, ...] of every gated map, by the map's name; by default one a layer."""
     times = np.asarray(model.steps().times[:, -1]) if times is None else times
     found = {}
@@ -32,6 +37,38 @@ def save_gates(model: LanguageModel, path: Path) -> None:
         save_file(gates, path)
 
 
-def read_gates(path: Path) -> dict[str, np.ndarray]:
-    """The gates in a file."""
-    return load_file(path)
+def read_gates(out: Path, arm: str) -> list[Gates]:
+    """The gates of every run of an arm of the experiment in a directory; empty where it has none."""
+    return [load_file(p) for p in sorted((out / "runs" / arm).glob("seed-*.gates.safetensors"))]
+
+
+@dataclass(frozen=True)
+class GateUse:
+    """What became of the gates of one map, all of which started at 1 (or at 1/2)."""
+
+    mean: float
+    over_depth: float
+    """Root mean square of their deviation from their mean over depth."""
+    closed: float
+    """Share below 0.1."""
+    opened: float
+    """Share above 1.9; a gate stays below 2."""
+
+
+def gate_use(runs: Sequence[Mapping[str, np.ndarray]]) -> dict[str, GateUse]:
+    """By map, the gates of all layers and all runs taken together.
+
+    Example:
+        >>> gate_use([{"up": np.array([[1.0, 2.0], [1.0, 0.0]])}])
+        {'up': GateUse(mean=1.0, over_depth=0.7071067811865476, closed=0.25, opened=0.25)}
+    """
+    stacked = {name: np.stack([run[name] for run in runs]).astype(float) for name in runs[0]}
+    return {
+        name: GateUse(
+            mean=float(gates.mean()),
+            over_depth=float(np.sqrt(gates.var(axis=1).mean())),
+            closed=float((gates < 0.1).mean()),
+            opened=float((gates > 1.9).mean()),
+        )
+        for name, gates in stacked.items()
+    }

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from qkvflow.experiments import figures
-from qkvflow.experiments.gates import read_gates
 from qkvflow.experiments.report import experiment_page, write_both
 from qkvflow.experiments.results import Experiment, Results
 
@@ -24,19 +23,11 @@ def draw_all(experiment: Experiment, directory: Path) -> dict[str, Path]:
     if experiment.tuned:
         figures.draw_sweep(experiment.tuned, directory)
         drawn += ["sweep"]
-    gates = _some_gates(experiment)
-    if gates is not None:
-        figures.draw_gates(read_gates(gates), directory)
+    for runs in experiment.gates.values():  # the first run of the first arm that has some
+        figures.draw_gates(runs[0], directory)
         drawn += ["gates"]
+        break
     return {name: directory / f"{name}.png" for name in drawn}
-
-
-def _some_gates(experiment: Experiment) -> Path | None:
-    """The gates of the first seed of the first arm that has some."""
-    for arm in experiment.plan.arms:
-        for path in sorted((experiment.out / "runs" / arm.name).glob("seed-*.gates.safetensors")):
-            return path
-    return None
 
 
 def write_table(results: Results, path: Path) -> None:
@@ -60,15 +51,5 @@ def write_table(results: Results, path: Path) -> None:
 
 def write_report(experiment: Experiment, title: str) -> tuple[Path, Path]:
     """OUT/report.html and OUT/report.md, and the figures that they show."""
-    out = experiment.out
-    pictures = draw_all(experiment, out / "figures")
-    page = experiment_page(
-        title,
-        experiment.plan,
-        experiment.records,
-        experiment.results,
-        tuned=experiment.tuned,
-        floors=experiment.floors,
-        pictures=pictures,
-    )
-    return write_both(page, out)
+    pictures = draw_all(experiment, experiment.out / "figures")
+    return write_both(experiment_page(title, experiment, pictures), experiment.out)

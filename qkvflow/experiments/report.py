@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from qkvflow.experiments.figures import frontier
+from qkvflow.experiments.gates import Gates, gate_use
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Record
-from qkvflow.experiments.results import Results
+from qkvflow.experiments.results import Experiment, Results
 from qkvflow.experiments.statistics import smallest_p_value
 from qkvflow.experiments.summary import megabytes, steps_below
 
@@ -53,17 +54,10 @@ class Picture:
 Item = Heading | Paragraph | Rows | Picture
 
 
-def experiment_page(
-    title: str,
-    plan: Plan,
-    records: Sequence[Record],
-    results: Results,
-    *,
-    tuned: Mapping[str, Mapping[str, Any]] | None,
-    floors: Mapping[str, float],
-    pictures: Mapping[str, Path],
-) -> list[Item]:
+def experiment_page(title: str, experiment: Experiment, pictures: Mapping[str, Path]) -> list[Item]:
     """All of an experiment, in the order in which a reader asks."""
+    plan, records, floors = experiment.plan, experiment.records, experiment.floors
+    results = experiment.results
     page: list[Item] = [Heading(title, 1), Paragraph(_what(plan, records))]
     page += _losses(results, floors, pictures)
     page += _passed(records, floors)
@@ -71,8 +65,9 @@ def experiment_page(
     page += _tests(plan, results.on_test, "test")
     page += _arms(results)
     page += _costs(plan, results, pictures)
-    if tuned:
-        page += _sweep(tuned, pictures)
+    page += _gates(experiment.gates, pictures)
+    if experiment.tuned:
+        page += _sweep(experiment.tuned, pictures)
     page += _origin(records, results)
     return page
 
@@ -221,7 +216,31 @@ def _costs(plan: Plan, results: Results, pictures: Mapping[str, Path]) -> list[I
         "may have done other work, too."
     )
     page: list[Item] = [Heading("Costs"), Rows(head + costs, rows), Paragraph(note)]
-    return page + _pictures(pictures, "speed_comparison", "gates")
+    return page + _pictures(pictures, "speed_comparison")
+
+
+def _gates(gates: Mapping[str, Sequence[Gates]], pictures: Mapping[str, Path]) -> list[Item]:
+    if not gates:
+        return []
+    rows = tuple(
+        (
+            arm,
+            name,
+            f"{use.mean:.2f}",
+            f"{use.over_depth:.2f}",
+            f"{use.closed:.0%}",
+            f"{use.opened:.0%}",
+        )
+        for arm, runs in gates.items()
+        for name, use in gate_use(runs).items()
+    )
+    note = (
+        "What became of the gates of all layers and seeds, which start at 1 (with gate_start: sigmoid "
+        "at 1/2) and stay between 0 and 2: their mean, their deviation from their mean over depth, the "
+        "share below 0.1 and the share above 1.9."
+    )
+    head = ("arm", "map", "mean", "over depth", "closed", "open")
+    return [Heading("Gates"), Rows(head, rows), Paragraph(note), *_pictures(pictures, "gates")]
 
 
 def _sweep(tuned: Mapping[str, Mapping[str, Any]], pictures: Mapping[str, Path]) -> list[Item]:

@@ -19,6 +19,7 @@ import yaml
 
 from qkvflow.config import RunConfig
 from qkvflow.config.yaml_files import read_yaml
+from qkvflow.experiments.gates import Gates, read_gates
 from qkvflow.experiments.plan import Arm, Plan, with_learning_rate
 from qkvflow.experiments.records import Record, read_json, write_json, write_text
 from qkvflow.experiments.summary import failures, significance_tests, statistics_summary
@@ -46,6 +47,12 @@ class Experiment:
     records: list[Record]
     tuned: dict[str, dict[str, Any]] | None
     floors: dict[str, float]
+
+    @property
+    def gates(self) -> dict[str, list[Gates]]:
+        """Of every arm that has some, those of its runs."""
+        found = {arm.name: read_gates(self.out, arm.name) for arm in self.plan.arms}
+        return {name: runs for name, runs in found.items() if runs}
 
     @property
     def results(self) -> Results:

@@ -15,7 +15,7 @@ def test_every_named_plan_can_be_made(name):
     plan = read_plan(name)
     for arm in plan.arms:
         assert count_parameters(shapes_of(matched_run(plan, arm, 100), 100)).total > 0
-    if name == "long":  # one seed each, at the learning rates that the laptop setting chose (test_claims)
+    if name == "long":  # one seed, at the rates that the laptop setting chose (test_claims)
         assert plan.sweep is None and len(plan.seeds) == 1
         return
     assert plan.sweep is not None

@@ -26,11 +26,9 @@ from qkvflow.experiments.statistics import (
     t_interval,
     welch_test,
 )
+from tests.experiments.support import FIRST_VERSION
 
-STANDARD = [2.3389012, 2.3523450, 2.3594689, 2.3986419, 2.3865778]
-TONG = [2.3205032, 2.3227649, 2.3317283, 2.3360830, 2.3702866]
-MLP = [2.2038092, 2.2033829, 2.2325599, 2.2459285, 2.2672593]
-SSM = [2.0620090, 2.0257518, 2.0854046, 2.1904772, 2.3699131]
+STANDARD, TONG, MLP, SSM = FIRST_VERSION.values()
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ from qkvflow.experiments.summary import (
     statistics_summary,
     steps_below,
 )
-from tests.experiments.support import made_up_record, tiny_fields
+from tests.experiments.support import FIRST_VERSION, made_up_record, tiny_fields
 
-STANDARD = [2.3389012, 2.3523450, 2.3594689, 2.3986419, 2.3865778]
-GATED = [2.2038092, 2.2033829, 2.2325599, 2.2459285, 2.2672593]
+STANDARD, GATED = FIRST_VERSION["standard"], FIRST_VERSION["time_indexed_mlp"]
 
 
 @pytest.fixture
