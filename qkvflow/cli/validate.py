@@ -28,10 +28,13 @@ class Options:
     """seeds, laptop, ablation, long, or a YAML file like theirs."""
     arms: tuple[str, ...] = ()
     """Arms of the plan to run; all where none is named."""
+    reference: str | None = None
+    """Arm that the others are compared with, and made equal to by --equal; None: the plan's."""
     equal: Literal["steps", "parameters", "flops"] = "steps"
     """What arms have in common with the reference: steps, or also parameters or training FLOPs.
 
-    For parameters they are widened or narrowed, for flops they take more or fewer steps.
+    For parameters they are widened or narrowed, for flops they take more or fewer steps. What is made
+    equal to a small arm takes less time than what is made equal to a large one.
     """
     slurm: int = 0
     """Submit so many workers that share the runs to SLURM (needs qkvflow[slurm]), and return."""
@@ -43,7 +46,9 @@ class Options:
 
 def run(options: Options) -> int:
     """Run what is missing, then write and show the statistics."""
-    plan = read_plan(options.plan).equal(options.equal)
+    plan = read_plan(options.plan)
+    plan = plan if options.reference is None else plan.against(options.reference)
+    plan = plan.equal(options.equal)
     plan = plan.only(options.arms) if options.arms else plan
     if options.slurm:
         parameters = parse_parameters(options.slurm_options)

@@ -103,6 +103,10 @@ class Plan:
         """The arm of that name."""
         return next(arm for arm in self.arms if arm.name == name)
 
+    def against(self, reference: str) -> "Plan":
+        """The same plan with another arm as the reference."""
+        return Plan.of({**self.fields, "reference": reference})
+
     def equal(self, what: Literal["steps", "parameters", "flops"]) -> "Plan":
         """The same plan with all arms made equal to the reference in steps, as it is, or in costs.
 

@@ -92,6 +92,10 @@ def test_an_arm_that_is_there_for_its_size_is_no_copy_of_the_reference():
     equal = plan.equal("flops")
     assert [arm.flops_of for arm in equal.arms] == [None, "standard", "standard"]
     assert equal.arm("narrow").parameters_of == "gated"
+    other = plan.against("gated").equal("parameters")
+    assert [arm.parameters_of for arm in other.arms] == ["gated", None]
+    with pytest.raises(ConfigError, match="reference is 'gates'. Did you mean 'gated'"):
+        plan.against("gates")
 
 
 def test_some_of_the_arms():
