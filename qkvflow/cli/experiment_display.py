@@ -127,7 +127,8 @@ def summary_table(summary: dict[str, dict[str, Any]], title: str) -> Table:
 
 def test_table(tests: Sequence[dict[str, Any]]) -> Table:
     """Every pair: difference of valid losses, its interval, p-values."""
-    pairs, family = len(tests[0]["seeds"]), tests[0]["comparisons_in_family"]
+    pairs = max(len(test["seeds"]) for test in tests)
+    family = tests[0]["comparisons_in_family"]
     table = Table(
         title="Differences of valid losses, paired by seed",
         title_justify="left",

@@ -110,8 +110,12 @@ def _points(axes: Axes, rows: Summary, values: str, mean: str, half: str) -> Non
 
 
 def frontier(summary: Summary) -> list[str]:
-    """The arms that no other arm beats in both parameters and loss, by parameters."""
-    ordered = sorted(summary, key=lambda arm: (summary[arm]["params"], summary[arm]["loss_mean"]))
+    """The arms that no other arm beats in both parameters and loss, by parameters.
+
+    An arm of which a run failed is not among them: its mean is that of the runs that did well.
+    """
+    whole = [arm for arm, row in summary.items() if not row["failed_seeds"]]
+    ordered = sorted(whole, key=lambda arm: (summary[arm]["params"], summary[arm]["loss_mean"]))
     found: list[str] = []
     for arm in ordered:
         if not found or summary[arm]["loss_mean"] < summary[found[-1]]["loss_mean"]:
@@ -122,9 +126,11 @@ def frontier(summary: Summary) -> list[str]:
 def draw_efficiency(summary: Summary, directory: Path) -> None:
     """`efficiency_with_error`: loss over parameters, with the frontier."""
     with figure(both(directory, "efficiency_with_error"), 6.4, 4.0) as axes:
-        best = frontier(summary)
-        steps = [(summary[arm]["params"], summary[arm]["loss_mean"]) for arm in best]
-        axes.step(*zip(*steps), where="post", color="0.6", linewidth=1.0, zorder=1, label="frontier")
+        best = [summary[arm] for arm in frontier(summary)]
+        parameters, losses = ([row[name] for row in best] for name in ("params", "loss_mean"))
+        axes.step(
+            parameters, losses, where="post", color="0.6", linewidth=1.0, zorder=1, label="frontier"
+        )
         for i, (arm, row) in enumerate(summary.items()):
             look = _look(i)
             losses = row["all_losses"]

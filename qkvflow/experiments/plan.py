@@ -7,7 +7,7 @@
       standard: {model: standard}
       shared: {model: shared}
       narrow: {model: standard, parameters_of: shared}
-    seeds: 5
+    seeds: 5              # 0 to 4; or a list, [5, 6, 7]
     sweep: {learning_rates: [1e-3, 2e-3, 4e-3, 8e-3], steps: 300, seed: 1000}
     reference: standard
     margin: 0.01
@@ -251,11 +251,13 @@ class _Reader:
         return Arm(name, run, **matches)
 
     def _seeds(self) -> tuple[int, ...]:
-        count = self.fields.get("seeds", 5)
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            self.problems.append(f"seeds is {count!r}; expected how many, at least 1.")
-            return ()
-        return tuple(range(count))
+        given = self.fields.get("seeds", 5)
+        if _is_whole(given) and given >= 1:
+            return tuple(range(given))
+        if isinstance(given, list) and _are_seeds(given):
+            return tuple(given)
+        self.problems.append(f"seeds is {given!r}; expected how many, or a list of different ones.")
+        return ()
 
     def _sweep(self, seeds: tuple[int, ...]) -> Sweep | None:
         table = self.fields.get("sweep")
@@ -272,6 +274,15 @@ class _Reader:
         if sweep.seed in seeds:
             self.problems.append(f"sweep: seed {sweep.seed} is one of the runs' seeds; take another.")
         return sweep
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _are_seeds(given: list[Any]) -> bool:
+    are_whole = all(_is_whole(seed) and seed >= 0 for seed in given)
+    return bool(given) and are_whole and len(set(given)) == len(given)
 
 
 def _changes(arm: Arm, what: str) -> bool:

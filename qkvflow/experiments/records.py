@@ -1,6 +1,7 @@
 """What is kept of a run when it has ended: one small JSON file with all that a claim needs."""
 
 import datetime
+import hashlib
 import importlib.metadata
 import itertools
 import json
@@ -20,6 +21,20 @@ from qkvflow.train import Evaluation, TrainingError, read_metrics
 
 Record = dict[str, Any]
 _PACKAGES = ("qkvflow", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy")
+_FOLDERS = ("config", "nn", "models", "data", "train")
+"""What decides the numbers of a run."""
+
+
+def _digest_of_code() -> str:
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in _FOLDERS for path in (package / folder).rglob("*.py")):
+        digest.update(f"{path.relative_to(package).as_posix()}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+CODE = _digest_of_code()
+"""The code that this process runs; files may change before it ends."""
 
 
 def now() -> str:
@@ -45,9 +60,11 @@ def _cores() -> int | None:
 
 def versions() -> dict[str, str]:
     """Of Python and of all that has a part in the result."""
-    return {"python": platform.python_version()} | {
-        name: importlib.metadata.version(name) for name in _PACKAGES
-    }
+    return (
+        {"python": platform.python_version()}
+        | {name: importlib.metadata.version(name) for name in _PACKAGES}
+        | {"code": CODE}
+    )
 
 
 def finished_record(

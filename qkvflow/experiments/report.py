@@ -76,19 +76,19 @@ def _what(plan: Plan, records: Sequence[Record]) -> str:
     run = plan.arms[0].run
     seeds = "seed" if len(plan.seeds) == 1 else "seeds"
     opened = any(record.get("test") for record in records)
-    test = "opened once, at the end" if opened else "not opened"
+    test = "once, after its last step, and nothing was chosen by it" if opened else "never"
     steps = sorted({record["run"]["steps"] for record in records})
     range_of_steps = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
     return (
         f"{len(plan.arms)} arms, {len(plan.seeds)} paired {seeds}: the same text in the same order and "
         f"the same stream of random numbers for every arm. {range_of_steps} steps of "
         f"{run.batch_size} x {run.length} tokens of {run.data} ({run.tokenizer}); models are chosen by "
-        f"nothing but their last step. The test split was {test}."
+        f"nothing but their last step. A run looked at the test split {test}."
     )
 
 
 def _losses(results: Results, floors: Mapping[str, float], pictures: Mapping[str, Path]) -> list[Item]:
-    best = frontier(results.summary) if results.summary else []
+    best = frontier(results.summary)
     tested = any("test_loss_mean" in row for row in results.summary.values())
     head = ("arm", "parameters", "valid", "95%", "bits/byte", "perplexity", "seeds")
     rows = [
@@ -99,7 +99,7 @@ def _losses(results: Results, floors: Mapping[str, float], pictures: Mapping[str
             _half(row["loss_ci95"]),
             f"{row['bits_per_byte']:.3f}",
             f"{row['perplexity']:.3f}",
-            str(row["num_seeds"]),
+            _seeds(row),
             *([_mean_and_half(row, "test_loss")] if tested else []),
         )
         for arm, row in results.summary.items()
@@ -137,6 +137,11 @@ def _passed(records: Sequence[Record], floors: Mapping[str, float]) -> list[Item
     return [Heading("Floors passed"), Rows(("arm", *floors), rows), Paragraph(note)]
 
 
+def _seeds(row: Mapping[str, Any]) -> str:
+    done, failed = row["num_seeds"], row["failed_seeds"]
+    return f"{done} of {done + failed}" if failed else f"{done}"
+
+
 def _half(half: float | None) -> str:
     return "" if half is None else f"+- {half:.4f}"
 
@@ -150,11 +155,12 @@ def _mean_and_half(row: Mapping[str, Any], name: str) -> str:
 def _tests(plan: Plan, tests: Sequence[Mapping[str, Any]], split: str) -> list[Item]:
     if not tests:
         return []
-    pairs, family = len(tests[0]["seeds"]), tests[0]["comparisons_in_family"]
-    head = ("pair", "difference", "95%", "p", "Holm", "sign flips", "g", "better", "equal", "seen")
+    pairs, family = len(plan.seeds), tests[0]["comparisons_in_family"]
+    head = ("pair", "n", "difference", "95%", "p", "Holm", "flips", "g", "better", "equal", "seen")
     rows = [
         (
             f"{test['model1']} - {test['model2']}",
+            str(len(test["seeds"])),
             f"{test['difference']:+.4f}",
             f"{test['difference_ci95'][0]:+.4f} to {test['difference_ci95'][1]:+.4f}",
             f"{test['p_value']:.2g}",
@@ -172,14 +178,15 @@ def _tests(plan: Plan, tests: Sequence[Mapping[str, Any]], split: str) -> list[I
         note = "The same on the test split, which had no part in the choice of learning rates."
         return [Heading("Differences on the test split"), table, Paragraph(note)]
     note = (
-        "Differences of valid losses, paired by seed; below zero, the first is better. p: paired "
-        f"t-test, two-sided; Holm: corrected for all {family} pairs of arms (*: below 0.05). Sign "
+        "Differences of valid losses over the n seeds that both arms have; below zero, the first is "
+        "better. Intervals are over seeds, at the learning rates that were chosen, and each alone. p: "
+        f"paired t-test, two-sided; Holm: corrected for all {family} pairs of arms (*: below 0.05). "
         "flips: a test that supposes only that differences lie symmetrically about zero where arms are "
         f"equal; with {pairs} seeds it cannot go below p = {smallest_p_value(pairs):.4g}. g: Hedges' "
         "g. better: probability that a run of the first has the lower loss. equal: p-value of the "
         f"hypothesis that they differ by more than {plan.margin:g} nats (two one-sided tests of this "
         "pair alone; the margin was set beforehand). seen: the true difference that "
-        f"{pairs} seeds notice with a probability of 80% at the level 0.05 / {family}."
+        f"n seeds notice with a probability of 80% at the level 0.05 / {family}."
     )
     return [Heading("Differences"), table, Paragraph(note)]
 
@@ -212,8 +219,9 @@ def _costs(plan: Plan, results: Results, pictures: Mapping[str, Path]) -> list[I
     note = (
         f"Compression: parameters of {plan.reference} over those of the arm. Operations are counted, "
         "forward, and for all of training. Memory is that of parameters, optimizer, gradients and the "
-        "work of a step as the compiler plans it. Milliseconds are those of the machine below, which "
-        "may have done other work, too."
+        "work of a step as the compiler plans it. Milliseconds are those of the runs, which did not "
+        "take turns: the machine may have been slower for some arms than for others, and small "
+        "differences say nothing."
     )
     page: list[Item] = [Heading("Costs"), Rows(head + costs, rows), Paragraph(note)]
     return page + _pictures(pictures, "speed_comparison")

@@ -92,9 +92,8 @@ def _changed(there: Plan, here: Plan) -> list[str]:
         for name in ("sweep", "margin")
         if getattr(there, name) != getattr(here, name)
     ]
-    before, now = (len(plan.seeds) for plan in (there, here))
-    if now < before:
-        problems.append(f"it has {before} seeds, here are {now}")
+    if not set(there.seeds) <= set(here.seeds):
+        problems.append(f"its seeds are {list(there.seeds)}, here are {list(here.seeds)}")
     if there.test and not here.test:
         problems.append("its test split is opened, here it is not")
     known = {arm.name: arm for arm in there.arms}
@@ -122,16 +121,32 @@ def read_experiment(out: Path) -> Experiment:
     ]
     if not paths:
         raise FileError(f"{out} has no run that has ended. Run qkvflow validate --out {out} first.")
-    tuned, floors = out / "tuned.json", out / "floors.json"
+    tuned, floors = (
+        read_json(path) if path.is_file() else None
+        for path in (out / "tuned.json", out / "floors.json")
+    )
     records = {path: read_json(path) for path in paths}
     _check_records(plan, records)
+    _check_settings(records, tuned or {})
     return Experiment(
-        out,
-        plan,
-        list(records.values()),
-        read_json(tuned) if tuned.is_file() else None,
-        read_json(floors)["valid"] if floors.is_file() else {},
+        out, plan, list(records.values()), tuned, {} if floors is None else floors["valid"]
     )
+
+
+def _check_settings(records: dict[Path, Record], tuned: dict[str, dict[str, Any]]) -> None:
+    """Refuse to take runs for those of one arm that differ in more than their seed."""
+    first: dict[str, tuple[Path, RunConfig]] = {}
+    for path, record in records.items():
+        if record["status"] != "finished":
+            continue
+        arm, run = record["arm"], RunConfig.from_dict({**record["run"], "seed": 0})
+        other, expected = first.setdefault(arm, (path, run))
+        if run != expected:
+            raise FileError(f"{path} and {other} have different settings. Remove one of them.")
+        if arm in tuned and tuned[arm]["learning_rate"] != run.optimizer.learning_rate:
+            raise FileError(
+                f"{path} was not trained at the learning rate that tuned.json has for {arm}. Remove it."
+            )
 
 
 def _check_records(plan: Plan, records: dict[Path, Record]) -> None:

@@ -245,18 +245,32 @@ def tune(plan: Plan, out: Path, data: TokenDataset, watcher: Watcher | None = No
     watcher = watcher or Watcher()
     path = out / "tuned.json"
     made = _read_choices(path)
-    stands = {arm for arm, entry in made.items() if entry["learning_rate"] is not None}
-    jobs = [job for job in sweep_jobs(plan, out, data) if job.arm not in stands]
+    jobs = [job for job in sweep_jobs(plan, out, data) if job.arm not in _standing(made)]
     if jobs:
         watcher.stage("sweep", len(jobs))
-        found = chosen(carry_out(jobs, watcher))
-        made = {**_read_choices(path), **found}  # others may have chosen for other arms meanwhile
-        write_json(path, made)
+        made = _keep_choices(path, chosen(carry_out(jobs, watcher)))
     return {arm.name: made[arm.name] for arm in plan.arms}
 
 
 def _read_choices(path: Path) -> Tuned:
     return read_json(path) if path.is_file() else {}
+
+
+def _standing(made: Tuned) -> Tuned:
+    return {arm: entry for arm, entry in made.items() if entry["learning_rate"] is not None}
+
+
+def _keep_choices(path: Path, found: Tuned) -> Tuned:
+    """Put choices beside those that stand, which another process may have made meanwhile."""
+    while True:
+        try:
+            with locked(path.with_name(".tuned.claim")):
+                before = _read_choices(path)
+                made = {**before, **found, **_standing(before)}
+                write_json(path, made)
+                return made
+        except HeldError:
+            time.sleep(0.1)
 
 
 def chosen(records: Sequence[Record]) -> Tuned:

@@ -31,8 +31,9 @@ def statistics_summary(records: Sequence[Record]) -> dict[str, dict[str, Any]]:
     summary: dict[str, dict[str, Any]] = {}
     for arm in dict.fromkeys(record["arm"] for record in records):
         finished = [r for r in records if r["arm"] == arm and r["status"] == "finished"]
+        failed = sum(r["arm"] == arm and r["status"] == "failed" for r in records)
         if finished:
-            summary[arm] = _arm_summary(finished)
+            summary[arm] = {**_arm_summary(finished), "failed_seeds": failed}
     return summary
 
 

@@ -98,8 +98,10 @@ def test_an_arm_that_is_there_for_its_size_is_no_copy_of_the_reference():
         plan.against("gates")
 
 
-def test_some_of_the_arms():
+def test_some_of_the_arms_and_some_seeds():
     plan = Plan.of(tiny_fields("x.txt"))
+    assert plan.seeds == (0, 1)
+    assert Plan.of(tiny_fields("x.txt", seeds=[7, 5])).seeds == (7, 5)
     assert plan.only(["gated"]).reference == "gated"
     assert plan.only(["standard", "gated"]).arms == plan.arms
     with pytest.raises(ConfigError, match="no arm 'gate'. Did you mean 'gated'"):
@@ -128,6 +130,8 @@ def test_some_of_the_arms():
             "a: flops_of is 'b', which is itself matched",
         ),
         ({"seeds": 0}, "seeds is 0"),
+        ({"seeds": [3, 3]}, r"seeds is \[3, 3\]"),
+        ({"seeds": [5, -1]}, r"seeds is \[5, -1\]"),
         ({"reference": "gate"}, "reference is 'gate'. Did you mean 'gated'"),
         ({"margin": 0}, "margin is 0"),
         ({"test": "yes"}, "test is 'yes'"),

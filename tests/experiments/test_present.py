@@ -7,9 +7,10 @@ import subprocess
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from safetensors.numpy import save_file
 
-from qkvflow.experiments.figures import draw_gates, frontier
+from qkvflow.experiments.figures import _look, draw_gates, frontier
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.present import draw_all, write_report, write_table
 from qkvflow.experiments.results import Experiment
@@ -65,13 +66,27 @@ def test_every_figure_is_a_png_and_a_pdf_with_fonts(experiment, tmp_path):
 
 def test_the_frontier_is_what_nobody_beats_in_both():
     rows = {
-        "small": {"params": 1, "loss_mean": 3.0},
-        "worse": {"params": 2, "loss_mean": 3.5},
-        "middle": {"params": 3, "loss_mean": 2.0},
-        "large": {"params": 9, "loss_mean": 1.0},
-        "vast": {"params": 99, "loss_mean": 1.0},
+        "small": {"params": 1, "loss_mean": 3.0, "failed_seeds": 0},
+        "worse": {"params": 2, "loss_mean": 3.5, "failed_seeds": 0},
+        "lucky": {"params": 2, "loss_mean": 0.5, "failed_seeds": 3},
+        "middle": {"params": 3, "loss_mean": 2.0, "failed_seeds": 0},
+        "large": {"params": 9, "loss_mean": 1.0, "failed_seeds": 0},
+        "vast": {"params": 99, "loss_mean": 1.0, "failed_seeds": 0},
     }
     assert frontier(rows) == ["small", "middle", "large"]
+
+
+def test_arms_are_told_apart_in_grey():
+    """By their markers, and mostly by how dark their colours are."""
+    looks = [_look(i) for i in range(8)]
+    assert len({(look["marker"], look["color"]) for look in looks}) == 8
+    grey = sorted(rgb_to_grey(to_rgb(look["color"])) for look in looks[:6])
+    assert min(np.diff(grey)) > 0.02, grey
+
+
+def rgb_to_grey(rgb):
+    """Rec. 601."""
+    return float(np.dot(rgb, (0.299, 0.587, 0.114)))
 
 
 def test_gates_that_never_change_can_be_drawn(tmp_path):

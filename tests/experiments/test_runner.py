@@ -77,7 +77,7 @@ def test_records_hold_what_a_claim_needs(done):
     assert record["ms_per_step"] > 0
     assert record["memory_bytes"] > 4 * 4 * record["parameters"], "weights, gradients, two moments"
     assert [step for step, _, _ in record["curve"]] == [0, 3, 6]
-    assert {"qkvflow", "jax", "python"} <= set(record["versions"])
+    assert {"qkvflow", "jax", "python", "code"} <= set(record["versions"])
     assert not (out / "runs" / "gated" / "seed-1" / "checkpoints").exists()
     assert [gates["mlp.up"].shape for gates in read_gates(out, "gated")] == [(2, 64)] * 2
     assert read_gates(out, "standard") == []
@@ -104,7 +104,8 @@ def test_a_record_of_other_settings_is_not_taken_for_this_run(done, text):
     ("changes", "sentence"),
     [
         ({"margin": 0.02}, "margin is 0.01 there and 0.02 here"),
-        ({"seeds": 1}, "it has 2 seeds, here are 1"),
+        ({"seeds": 1}, r"its seeds are \[0, 1\], here are \[0\]"),
+        ({"seeds": [1, 2, 3]}, r"its seeds are \[0, 1\], here are \[1, 2, 3\]"),
         ({"test": False}, "its test split is opened"),
         ({"sweep": {"learning_rates": [1e-3, 1e-2]}}, "sweep is None there"),
     ],
@@ -132,6 +133,20 @@ def test_records_of_another_plan_or_text_are_not_put_side_by_side(done):
         path.write_text(json.dumps({**record, **change}))
         with pytest.raises(FileError, match=r"does not plan|different texts"):
             read_experiment(out)
+
+
+def test_runs_of_an_arm_at_two_learning_rates_are_not_put_side_by_side(text, tmp_path):
+    """Two processes may have chosen differently, or a record was copied from elsewhere."""
+    plan = Plan.of(tiny_fields(text, sweep={"learning_rates": [1e-3, 1e-2], "steps": 2}))
+    run_all(plan, tmp_path)
+    assert read_experiment(tmp_path).results.summary["gated"]["num_seeds"] == 2
+    paths = [tmp_path / "runs" / "gated" / f"seed-{seed}.json" for seed in (1, 0)]
+    for path, sentence in zip(paths, ("different settings", "not trained at the learning rate")):
+        record = json.loads(path.read_text())
+        record["run"]["optimizer"]["learning_rate"] = 5e-3
+        path.write_text(json.dumps(record))
+        with pytest.raises(FileError, match=sentence):
+            read_experiment(tmp_path)
 
 
 def test_a_text_that_has_changed_is_not_taken_for_the_same(done, text):
@@ -177,6 +192,8 @@ def test_one_failing_arm_does_not_lose_the_others(text, tmp_path):
     results = write_results(read_experiment(tmp_path))
     assert set(results.summary) == {"standard", "gated"}
     assert [failure["arm"] for failure in results.failures] == ["broken"]
+    finished = [r for r in read_experiment(tmp_path).records if r["status"] == "finished"]
+    assert [record["test"] for record in finished] == [None, None], "the plan does not open it"
     assert "Training stopped" in results.failures[0]["error"]
     assert run_all(plan, tmp_path) == [("broken", 0)], "only what failed is tried again"
 
@@ -194,6 +211,7 @@ def test_the_sweep_chooses_on_a_seed_of_its_own(text, tmp_path):
         assert [rate for rate, _ in tuned[arm]["sweep"]] == [1e-6, 1e-2, 1e9]
         record = json.loads((tmp_path / f"sweep/{arm}/lr-0.01.json").read_text())
         assert record["seed"] == 77
+        assert record["test"] is None
         assert not record["valid"]["whole"]
     runs = run_jobs(plan, tmp_path, data, tuned)
     assert {job.run.optimizer.learning_rate for job in runs} == {1e-2}
@@ -351,6 +369,23 @@ def test_arms_that_are_tuned_later_do_not_lose_the_others(text, tmp_path):
     for arm in ("standard", "gated"):
         tune(plan.only([arm]), tmp_path, data)
     assert set(json.loads((tmp_path / "tuned.json").read_text())) == {"standard", "gated"}
+
+
+def test_a_choice_of_another_process_that_was_made_meanwhile_stands(text, tmp_path):
+    plan = Plan.of(tiny_fields(text, sweep={"learning_rates": [1e-3, 1e-2], "steps": 2}))
+
+    class OtherProcess(Counter):
+        """Chooses for one arm, and fails to for the other, while this one sweeps."""
+
+        def begin(self, job):
+            others = {"gated": {"learning_rate": 7.0}, "standard": {"learning_rate": None}}
+            (tmp_path / "tuned.json").write_text(json.dumps(others))
+            return super().begin(job)
+
+    tuned = tune(plan, tmp_path, open_data(plan.arms[0].run), OtherProcess())
+    assert tuned["gated"] == {"learning_rate": 7.0}
+    assert tuned["standard"]["learning_rate"] in (1e-3, 1e-2)
+    assert json.loads(json.dumps(tuned)) == json.loads((tmp_path / "tuned.json").read_text())
 
 
 def test_a_directory_without_an_experiment(tmp_path):

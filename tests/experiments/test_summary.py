@@ -81,6 +81,9 @@ def test_one_seed_has_a_mean_and_no_interval(records):
 
 def test_failures_are_kept_apart(records):
     broken = made_up_record("broken", 0, None, status="failed")
+    lost = made_up_record("gated", 5, None, status="failed")
+    summary = statistics_summary([*records, lost])
+    assert [summary[arm]["failed_seeds"] for arm in ("standard", "gated")] == [0, 1]
     assert set(statistics_summary([*records, broken])) == {"standard", "gated"}
     assert failures([*records, broken]) == [
         {"arm": "broken", "seed": 0, "error": "no such thing\ntrace"}
