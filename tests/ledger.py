@@ -14,7 +14,7 @@ import jax
 from qkvflow.config import Gpt2Config
 from qkvflow.experiments.records import read_json
 from qkvflow.experiments.statistics import smallest_p_value
-from qkvflow.models import build_model, count_parameters
+from qkvflow.models import MODELS, build_model, count_parameters
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -80,7 +80,10 @@ def speed_rows() -> list[Sentence]:
 
 
 SENTENCES: dict[str, list[Sentence]] = {
-    "README.md": [("need Python 3.11 or newer", nothing)],
+    "README.md": [
+        ("need Python 3.11 or newer", nothing),
+        *(("| {:,} |", lambda model=name: size(model)) for name in MODELS),
+    ],
     "API.md": [
         ("(about {:.1f}M parameters at hidden 256;", lambda: [size("time_indexed_mlp")[1] / 1e6]),
         ("0.7M with `mlp_ratio=1`)", nothing),

@@ -23,7 +23,8 @@ from tests.ledger import RESULTS, ROOT, SENTENCES
 
 TABLE = re.compile(r"<!-- (\S+): (.+?) -->\n+((?:\|.*\n)+)")
 CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)")
-NUMBER = re.compile(r"\d+\.\d+")
+NUMBER = re.compile(r"\d+\.\d+|\d{1,3}(?:,\d{3})+|\b(?!(?:80|95|99)%)\d+%")
+"""With a point, with thousands, or in percent, but for levels of confidence."""
 EXPERIMENTS = sorted(path.parent for path in RESULTS.glob("*/statistics_summary.json"))
 TABLES = [name for name in SENTENCES if TABLE.search((ROOT / name).read_text())]
 """Documents with tables of reports."""
