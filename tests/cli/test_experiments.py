@@ -45,7 +45,7 @@ def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
     assert (tmp_path / "publication_figures" / "statistical_performance.pdf").is_file()
     assert (tmp_path / "publication_figures" / "results_table.tex").is_file()
     assert main(["report", "--results", "out"]) == 0
-    assert "opened once" in (tmp_path / "out" / "report.md").read_text()
+    assert "once, after its last step" in (tmp_path / "out" / "report.md").read_text()
     capsys.readouterr()
     assert main(["flops", "--results", "out", "--loss", "4.0"]) == 0
     assert "s to 4" in capsys.readouterr().out
