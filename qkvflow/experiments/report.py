@@ -13,7 +13,7 @@ from typing import Any
 
 from qkvflow.experiments.figures import frontier
 from qkvflow.experiments.gates import Gates, gate_use
-from qkvflow.experiments.plan import Plan
+from qkvflow.experiments.plan import Arm, Plan
 from qkvflow.experiments.records import Record
 from qkvflow.experiments.results import Experiment, Results
 from qkvflow.experiments.statistics import smallest_p_value
@@ -63,7 +63,7 @@ def experiment_page(title: str, experiment: Experiment, pictures: Mapping[str, P
     page += _passed(records, floors)
     page += _tests(plan, results.tests, "valid") + _pictures(pictures, "forest")
     page += _tests(plan, results.on_test, "test")
-    page += _arms(results)
+    page += _arms(plan, results)
     page += _costs(plan, results, pictures)
     page += _gates(experiment.gates, pictures)
     if experiment.tuned:
@@ -191,12 +191,23 @@ def _tests(plan: Plan, tests: Sequence[Mapping[str, Any]], split: str) -> list[I
     return [Heading("Differences"), table, Paragraph(note)]
 
 
-def _arms(results: Results) -> list[Item]:
+def _arms(plan: Plan, results: Results) -> list[Item]:
     rows = tuple(
-        (arm, f"{row['hidden_dim']}", f"{row['steps']:,}", f"{row['learning_rate']:g}")
-        for arm, row in results.summary.items()
+        (
+            name,
+            f"{row['hidden_dim']}",
+            f"{row['steps']:,}",
+            f"{row['learning_rate']:g}",
+            _equal_to(plan.arm(name)),
+        )
+        for name, row in results.summary.items()
     )
-    return [Heading("Arms"), Rows(("arm", "width", "steps", "learning rate"), rows)]
+    return [Heading("Arms"), Rows(("arm", "width", "steps", "learning rate", "made equal to"), rows)]
+
+
+def _equal_to(arm: Arm) -> str:
+    matches = {"parameters": arm.parameters_of, "training FLOP": arm.flops_of}
+    return ", ".join(f"{what} of {other}" for what, other in matches.items() if other is not None)
 
 
 def _costs(plan: Plan, results: Results, pictures: Mapping[str, Path]) -> list[Item]:

@@ -23,6 +23,7 @@ LOSSES = {"standard": (2.34, 2.35, 2.36), "gated": (2.20, 2.21, 2.23), "third": 
 @pytest.fixture
 def experiment(tmp_path):
     arms = {name: {"model": "standard"} for name in (*LOSSES, "broken")}
+    arms["third"]["parameters_of"] = "gated"
     plan = Plan.of(tiny_fields("x.txt", arms=arms, seeds=3))
     records = [
         made_up_record(arm, seed, loss, parameters=parameters)
@@ -111,7 +112,14 @@ def test_the_table_compiles_where_there_is_a_tex(experiment, tmp_path):
 def test_markdown_and_html_say_the_same(experiment):
     page, text = write_report(experiment, "A <title> & more")
     markdown, html = text.read_text(), page.read_text()
-    for words in ("cannot go below p = 0.25", "3-gram", "2.3500", "Failed: broken, seed 0", "100%"):
+    for words in (
+        "cannot go below p = 0.25",
+        "3-gram",
+        "2.3500",
+        "Failed: broken, seed 0",
+        "100%",
+        "parameters of gated",
+    ):
         assert words in markdown, words
         assert words in html, words
     assert "A &lt;title&gt; &amp; more" in html
