@@ -1,9 +1,9 @@
 """Do attention circuits grow with depth, as Tong et al. (ICLR 2025) find? In an experiment's models.
 
 Run with `python benchmarks/magnitude_over_depth.py results/laptop` or `... results/finetune/pretrain`,
-for all runs in there; needs the trained models, which are not committed but lie in seed-0/final beside
-the record seed-0.json once `qkvflow validate` or `qkvflow adaptation` has ended. Takes a minute, prints
-a table and writes magnitude_over_depth.json and .png into that directory.
+for all runs in there whose trained model is at hand: models are not committed but lie in seed-0/final
+beside the record seed-0.json once `qkvflow validate` or `qkvflow adaptation` has ended. Takes a minute,
+prints a table and writes magnitude_over_depth.json and .png into that directory.
 
 For every arm, seed and circuit: the mean |eigenvalue| in each layer, and its slope over depth relative
 to its mean (1: it would grow by its own mean from the first depth to the last). The same of the models
@@ -59,7 +59,8 @@ def slopes(rows):
 def measure(out):
     """Magnitudes of all runs by arm, circuit and moment; their slopes beside them."""
     table = {}
-    for path in track(sorted(out.rglob("seed-*.json")), "spectra"):
+    paths = [path for path in out.rglob("seed-*.json") if (path.with_suffix("") / "final").is_dir()]
+    for path in track(sorted(paths), "spectra"):
         record = read_json(path)
         run, final = RunConfig.from_dict(record["run"]), path.with_suffix("") / "final"
         for moment, model in {"start": before_training(run), "end": load_model(final)}.items():
@@ -74,10 +75,12 @@ def measure(out):
 
 def show(table):
     """Slopes, mean over seeds and half of the interval."""
-    shown = Table("arm", "circuit", "before training", "after", title="slope over depth / mean")
+    columns = ("arm", "seeds", "circuit", "before training", "after")
+    shown = Table(*columns, title="slope over depth / mean")
     for arm, circuits in table.items():
         for name, moments in circuits.items():
-            shown.add_row(arm, name, *map(cell, moments.values()))
+            seeds = len(moments["end"]["slopes"])
+            shown.add_row(arm, f"{seeds}", name, *map(cell, moments.values()))
     Console().print(shown)
 
 
