@@ -393,11 +393,11 @@ _FRAME = """<!doctype html>
 <title>{title}</title>
 <style>
 body {{ font: 16px/1.5 system-ui, sans-serif; color: #1b1b1b; }}
-body {{ max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }}
+body {{ max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }}
 h1, h2 {{ line-height: 1.2; margin-top: 2.2rem; }}
 div {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; font-size: 0.86rem; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: 0.25rem 0.5rem; text-align: right; white-space: nowrap; }}
+table {{ border-collapse: collapse; font-size: 0.82rem; font-variant-numeric: tabular-nums; }}
+th, td {{ padding: 0.25rem 0.4rem; text-align: right; white-space: nowrap; }}
 td {{ border-bottom: 1px solid #e4e4e4; }}
 th {{ border-bottom: 2px solid #1b1b1b; }}
 th:first-child, td:first-child {{ text-align: left; }}
