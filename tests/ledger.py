@@ -4,6 +4,7 @@ By document, pairs of a template and a function that gives what goes into it, re
 computed. Numbers in a template itself are settings, or what others claimed.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,17 @@ import equinox as eqx
 import jax
 
 from qkvflow.config import Gpt2Config
+from qkvflow.experiments.gates import read_gates
 from qkvflow.experiments.records import read_json
-from qkvflow.experiments.statistics import smallest_p_value
+from qkvflow.experiments.statistics import (
+    holm,
+    pooled_t_test,
+    smallest_p_value,
+    summarise,
+    welch_test,
+)
 from qkvflow.models import MODELS, build_model, count_parameters
+from tests.experiments.support import FIRST_VERSION
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -31,6 +40,60 @@ def size(model: str) -> tuple[int, int]:
     shapes = eqx.filter_eval_shape(build_model, model, Gpt2Config(), key=jax.random.key(0))
     total = count_parameters(shapes).total
     return total - shapes.transformer.wpe.weight.size, total
+
+
+def compression(model: str) -> float:
+    """The parameters of `standard` over those of a model."""
+    return size("standard")[0] / size(model)[0]
+
+
+def arm(experiment: str, name: str) -> dict[str, Any]:
+    """The summary of an arm."""
+    return read_json(RESULTS / experiment / "statistics_summary.json")[name]
+
+
+def ratio(experiment: str, of: str, first: str, second: str) -> float:
+    """One field of two arms, one over the other."""
+    return arm(experiment, first)[of] / arm(experiment, second)[of]
+
+
+def pair(experiment: str, first: str, second: str) -> dict[str, Any]:
+    """The test of two arms on the valid split, in whichever order it was made."""
+    tests = read_json(RESULTS / experiment / "significance_tests.json")
+    names = {first, second}
+    return next(t for t in tests if {t["model1"], t["model2"]} == names and t["split"] == "valid")
+
+
+def above(experiment: str, first: str, second: str) -> tuple[float, float, float]:
+    """By how much the loss of the first is above that of the second, and the 95% interval of it."""
+    test = pair(experiment, first, second)
+    low, high = test["difference_ci95"]
+    if test["model1"] == first:
+        return test["difference"], low, high
+    return -test["difference"], -high, -low
+
+
+def bench(contest: str, name: str, against: str) -> list[float]:
+    """A ratio of times."""
+    findings = read_json(RESULTS / "bench.json")["contests"][contest]["findings"]
+    return [f["ratio"] for f in findings if (f["name"], f["against"]) == (name, against)]
+
+
+def swept(experiment: str, name: str, rate: float) -> float:
+    """The loss of an arm's sweep at a learning rate."""
+    sweep = read_json(RESULTS / experiment / "tuned.json")[name]["sweep"]
+    return next(loss for at, loss in sweep if at == rate)
+
+
+def floor(experiment: str, order: int) -> float:
+    """What n-grams of an order reach on the valid split."""
+    return read_json(RESULTS / experiment / "floors.json")["valid"][f"{order}-gram"]
+
+
+def below_standard(name: str) -> tuple[float, float, float, float]:
+    """By how much an arm of the laptop setting is below `standard`: nats, their interval, percent."""
+    difference, low, high = above("laptop", "standard", name)
+    return difference, low, high, 100 * difference / arm("laptop", "standard")["loss_mean"]
 
 
 def slopes(model: str, circuit: str) -> list[str]:
@@ -50,6 +113,22 @@ def gains_of_pretraining() -> tuple[float, float]:
         if int(depth) >= 6 and not name.endswith("-scratch")
     ]
     return min(gains), max(gains)
+
+
+def first_version(model: str) -> tuple[float, float]:
+    """Mean and half of the 95% interval of the losses that the first version's documents give."""
+    summary = summarise(FIRST_VERSION[model])
+    return summary.mean, summary.t.half_width
+
+
+def first_version_p(first: str, second: str) -> tuple[float, float]:
+    """p of the test that they made, and Welch's corrected for all six pairs."""
+    pairs = {
+        pair: [FIRST_VERSION[name] for name in pair]
+        for pair in itertools.combinations(FIRST_VERSION, 2)
+    }
+    welch = holm({pair: welch_test(*losses).p_value for pair, losses in pairs.items()})
+    return pooled_t_test(*pairs[first, second]).p_value, welch[first, second][0]
 
 
 def speed_rows() -> list[Sentence]:
@@ -79,6 +158,191 @@ def speed_rows() -> list[Sentence]:
     return [(row, nothing) for row in rows]
 
 
+REPRODUCTION: list[Sentence] = [
+    *(
+        (quoted, nothing)
+        for quoted in (
+            "308.5M,",
+            "51.5M,",
+            "| 0.7M and 0.96M |",
+            "| 4.9M and 9.4M |",
+            "10.73 to 24.57",
+            "10,240",
+        )
+    ),
+    ("{:,} | no: it was not a transformer |", lambda: size("standard")),
+    ("{:,} | yes, the first |", lambda: size("tong_neuralode")),
+    ("{:,} | nearly: with the usual MLP", lambda: size("time_indexed_mlp")),
+    ("{:,} | no: it is smaller |", lambda: size("time_indexed_ssm")),
+    (
+        "| 430 times, in another place 645 | {:.2f} times |",
+        lambda: [compression("time_indexed_mlp")],
+    ),
+    (
+        "| 63 times, in another place 66 | {:.2f} times |",
+        lambda: [compression("time_indexed_ssm")],
+    ),
+    ("| 2.367 ± 0.022 | {:.3f} ± {:.3f} |", lambda: first_version("standard")),
+    ("| 2.336 ± 0.018 | {:.3f} ± {:.3f} |", lambda: first_version("tong_neuralode")),
+    ("| 2.231 ± 0.025 | {:.3f} ± {:.3f} |", lambda: first_version("time_indexed_mlp")),
+    ("| 2.147 ± 0.124 | {:.3f} ± {:.3f} |", lambda: first_version("time_indexed_ssm")),
+    (
+        "`tong_neuralode` is better than `standard` | p < 0.05 | its test: p = {:.4f}; Welch with "
+        "Holm: {:.3f} |",
+        lambda: first_version_p("standard", "tong_neuralode"),
+    ),
+    (
+        "`time_indexed_mlp` is better than `standard` | p < 0.05 | its test: p = {:.5f}; Welch with "
+        "Holm: {:.4f} |",
+        lambda: first_version_p("standard", "time_indexed_mlp"),
+    ),
+    (
+        "`time_indexed_ssm` is better than `standard` | p < 0.05 | its test: p = {:.4f}; Welch with "
+        "Holm: {:.3f} |",
+        lambda: first_version_p("standard", "time_indexed_ssm"),
+    ),
+    (
+        "| the best of the four | its test: p = {:.3f}; Welch with Holm: {:.3f} |",
+        lambda: first_version_p("time_indexed_mlp", "time_indexed_ssm"),
+    ),
+    (
+        "table of bigrams reaches, {:.3f} nats (valid, Witten-Bell)",
+        lambda: [floor("laptop", 2)],
+    ),
+    (
+        "6.5% lower, in another place 9.3% | {:.3f} higher ({:.3f} to {:.3f})",
+        lambda: above("laptop", "time_indexed_mlp", "standard"),
+    ),
+    (
+        "4.5% lower | {:.3f} higher ({:.3f} to {:.3f})",
+        lambda: above("laptop", "time_indexed_mlp", "tong_neuralode"),
+    ),
+    (
+        "9.3% below `standard`, in another place 22% | {:.3f} below ({:.3f} to {:.3f}), which is "
+        "{:.1f}%",
+        lambda: below_standard("time_indexed_ssm"),
+    ),
+    (
+        "2.336 against 2.367 | {:.3f} lower ({:.3f} to {:.3f}), which is {:.1f}%",
+        lambda: below_standard("tong_neuralode"),
+    ),
+    (
+        "yes, with {:.1f} times the parameters",
+        lambda: [ratio("laptop", "params", "tong_neuralode", "standard")],
+    ),
+    (
+        "`standard` at the size of `time_indexed_mlp` is {:.3f} below it ({:.3f} to {:.3f})",
+        lambda: above("laptop", "time_indexed_mlp", "standard_narrow"),
+    ),
+    (
+        "its best learning rate is {:.0f} times lower than `standard`'s, and from 2e-3 on it stays at "
+        "{:.2f} nats or above",
+        lambda: [
+            ratio("laptop", "learning_rate", "standard", "tong_neuralode"),
+            min(swept("laptop", "tong_neuralode", rate) for rate in (2e-3, 4e-3, 8e-3)),
+        ],
+    ),
+    (
+        "`standard` is at {:.2f} nats with 2.5e-4 and at {:.2f} with 8e-3",
+        lambda: [swept("laptop", "standard", rate) for rate in (2.5e-4, 8e-3)],
+    ),
+    (
+        "7.2 times, in another place 8 times | it takes {:.2f} of its time",
+        lambda: bench("step-small", "time_indexed_mlp", "standard"),
+    ),
+    (
+        "8.4 times, in another place 7 times | {:.2f} times",
+        lambda: bench("ssm-short", "time_indexed_ssm", "time_indexed_mlp"),
+    ),
+    (
+        "3.6 times | it takes {:.2f} times as long at 1024 tokens",
+        lambda: bench("tong-small", "tong_neuralode", "standard"),
+    ),
+    (
+        "{:.3f} nats below `standard` in the laptop setting, with {:.1f} times the parameters",
+        lambda: [
+            below_standard("tong_neuralode")[0],
+            ratio("laptop", "params", "tong_neuralode", "standard"),
+        ],
+    ),
+]
+"""docs/reproduction.md; what comes before a bar is what was claimed."""
+
+RESEARCH: list[Sentence] = [
+    (
+        "{:.3f} above `standard` ({:.3f} to {:.3f})",
+        lambda: above("laptop", "shared", "standard"),
+    ),
+    (
+        "{:.0%} of its parameters and the same number of operations",
+        lambda: [ratio("laptop", "params", "shared", "standard")],
+    ),
+    (
+        "differ by {:+.4f} ({:+.4f} to {:+.4f})",
+        lambda: above("laptop", "time_indexed_mlp", "shared"),
+    ),
+    (
+        "within the margin of 0.01 that was set beforehand has p = {:.3f}",
+        lambda: [pair("laptop", "time_indexed_mlp", "shared")["p_value_equivalence"]],
+    ),
+    (
+        "{:.0%} more parameters",
+        lambda: [ratio("laptop", "params", "time_indexed_mlp", "shared") - 1],
+    ),
+    (
+        "from 128 to {} so that it has the size of `time_indexed_mlp` ({:,} and {:,} parameters)",
+        lambda: [
+            arm("laptop", "standard_narrow")["hidden_dim"],
+            arm("laptop", "standard_narrow")["params"],
+            arm("laptop", "time_indexed_mlp")["params"],
+        ],
+    ),
+    (
+        "{:.3f} below it ({:.3f} to {:.3f}), with {:.0%} of its operations",
+        lambda: [
+            *above("laptop", "time_indexed_mlp", "standard_narrow"),
+            ratio("laptop", "training_flops", "standard_narrow", "time_indexed_mlp"),
+        ],
+    ),
+    (
+        "{:.3f} below `standard` ({:.3f} to {:.3f}), with {:.0%} of its parameters and {:.0%} more "
+        "operations",
+        lambda: [
+            *above("laptop", "standard", "time_indexed_ssm"),
+            ratio("laptop", "params", "time_indexed_ssm", "standard"),
+            ratio("laptop", "training_flops", "time_indexed_ssm", "standard") - 1,
+        ],
+    ),
+    (
+        "{:.3f} below `standard` ({:.3f} to {:.3f})",
+        lambda: above("laptop", "standard", "tong_neuralode"),
+    ),
+    (
+        "{:.1f} times its parameters",
+        lambda: [ratio("laptop", "params", "tong_neuralode", "standard")],
+    ),
+    ("cannot go below p = {:.4f}", lambda: [smallest_p_value(5)]),
+    ("{:.3f} nats on the same split, Witten-Bell", lambda: [floor("laptop", 5)]),
+    (
+        "the networks that make these {:,} gates have {:,} parameters",
+        lambda: [
+            sum(gates.size for gates in read_gates(RESULTS / "laptop", "time_indexed_mlp")[0].values()),
+            arm("laptop", "time_indexed_mlp")["time_network_params"],
+        ],
+    ),
+    ("peak learning rates, 2.5e-4 to 1.6e-2", nothing),
+    ("(*: below 0.05)", nothing),
+    ("equivalence within 0.01 nats", nothing),
+    ("p of differing by more than 0.01", nothing),
+    (
+        "{:.3f} ahead of `shared` (one seed)",
+        lambda: [
+            swept("laptop", "shared", 8e-3) - swept("laptop", "time_indexed_mlp", 8e-3),
+        ],
+    ),
+]
+"""docs/research_summary.md."""
+
 SENTENCES: dict[str, list[Sentence]] = {
     "README.md": [
         ("need Python 3.11 or newer", nothing),
@@ -102,6 +366,8 @@ SENTENCES: dict[str, list[Sentence]] = {
         ("ends below the one from scratch**, by {:.2f} to {:.2f} nats", gains_of_pretraining),
     ],
     "docs/models.md": [],
+    "docs/reproduction.md": REPRODUCTION,
+    "docs/research_summary.md": RESEARCH,
     "docs/speed.md": [
         *speed_rows(),
         ("The bound is 1.00.", nothing),
