@@ -87,11 +87,12 @@ def tuned_table(tuned: Tuned) -> Table:
         caption="*: chosen. An arm whose best lies at an end may do better outside the range.",
         caption_justify="left",
         box=box.SIMPLE,
+        padding=0,
     )
     table.add_column("arm", no_wrap=True)
     for rate in rates:
-        table.add_column(f"{rate:g}", justify="right")
-    table.add_column("inside")
+        table.add_column(f"{rate:g}", justify="right", no_wrap=True)
+    table.add_column("inside", no_wrap=True)
     for arm, entry in tuned.items():
         losses = dict(map(tuple, entry["sweep"]))
         cells = [_cell(losses.get(rate), rate == entry["learning_rate"]) for rate in rates]
@@ -100,14 +101,21 @@ def tuned_table(tuned: Tuned) -> Table:
 
 
 def _cell(loss: float | None, is_best: bool) -> str:
-    return "failed" if loss is None else f"{loss:.4f}{'*' if is_best else ' '}"
+    return "failed" if loss is None else f"{loss:.3f}{'*' if is_best else ' '}"
 
 
 def summary_table(summary: dict[str, dict[str, Any]], title: str) -> Table:
     """One row an arm: what it reached and what it costs."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table = Table(
+        title=title,
+        title_justify="left",
+        caption="b/B: bits a byte; MFLOP: a token; ms: a step; MB: memory; n: seeds.",
+        caption_justify="left",
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
+    )
     table.add_column("arm", no_wrap=True)
-    for heading in ("valid", "+-", "bits/byte", "params", "MFLOP/tok", "ms/step", "MB", "seeds"):
+    for heading in ("valid", "+-", "b/B", "params", "MFLOP", "ms", "MB", "n"):
         table.add_column(heading, justify="right", no_wrap=True)
     for arm, row in summary.items():
         half = row["loss_ci95"]
@@ -133,15 +141,14 @@ def test_table(tests: Sequence[dict[str, Any]]) -> Table:
         title="Differences of valid losses, paired by seed",
         title_justify="left",
         caption=f"p: paired t-test; Holm: of {family} pairs; flips: of signs, which with {pairs}\n"
-        f"seeds cannot go below {smallest_p_value(pairs):.4g}. seen: difference noticed with 80%\n"
-        f"power at the level 0.05 / {family}.",
+        f"seeds cannot go below {smallest_p_value(pairs):.4g}. Equivalence, size, power: see report.",
         caption_justify="left",
         box=box.SIMPLE,
-        padding=(0, 1, 0, 0),
+        padding=0,
     )
     for heading in ("first", "second"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("difference", "95%", "p", "Holm", "flips", "g", "seen"):
+    for heading in ("diff", "95%", "p", "Holm", "flips"):
         table.add_column(heading, justify="right", no_wrap=True)
     for test in tests:
         low, high = test["difference_ci95"]
@@ -150,13 +157,15 @@ def test_table(tests: Sequence[dict[str, Any]]) -> Table:
             test["model2"],
             f"{test['difference']:+.4f}",
             f"{low:+.3f} {high:+.3f}",
-            f"{test['p_value']:.2g}",
-            f"{test['p_value_holm']:.2g}",
-            f"{test['p_value_sign_flip']:.2g}",
-            f"{test['hedges_g']:+.1f}",
-            f"{test['detectable_difference']:.3f}",
+            _p_value(test["p_value"]),
+            _p_value(test["p_value_holm"]),
+            _p_value(test["p_value_sign_flip"]),
         )
     return table
+
+
+def _p_value(p: float) -> str:
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def show_failures(console: Console, failed: Sequence[dict[str, Any]], out: Path) -> None:
@@ -185,4 +194,5 @@ def run_experiment(plan: Plan, out: Path, console: Console) -> int:
         console.print(test_table(results.tests))
     show_failures(console, results.failures, out)
     console.print(f"Written: {out}/statistics_summary.json, significance_tests.json, seed_*.json")
+    console.print(f"For the page with figures: qkvflow report --results {out}")
     return 1 if results.failures else 0

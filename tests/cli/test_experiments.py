@@ -1,12 +1,17 @@
 """The commands of experiments, from one end to the other, at a tiny size."""
 
+import io
 import json
+from pathlib import Path
 
 import jax
 import pytest
 import yaml
+from rich.console import Console
 
+from qkvflow.cli import experiment_display as display
 from qkvflow.cli.main import main
+from qkvflow.experiments.results import read_experiment
 from tests.experiments.support import tiny_fields
 from tests.train.support import write_text
 
@@ -68,3 +73,15 @@ def test_mistakes_show_before_any_work(plan, tmp_path, capsys):
     assert not (tmp_path / "other").exists()
     assert main(["report", "--results", "nothing"]) == 2
     assert "is no experiment" in capsys.readouterr().err
+
+
+def test_tables_fit_into_a_terminal_of_80_columns():
+    experiment = read_experiment(Path(__file__).parents[2] / "results" / "laptop")
+    console = Console(width=80, file=io.StringIO())
+    console.print(display.tuned_table(experiment.tuned))
+    console.print(display.summary_table(experiment.results.summary, "Losses"))
+    console.print(display.test_table(experiment.results.tests))
+    printed = console.file.getvalue()
+    assert "13,025,664" in printed
+    assert "time_indexed_mlp" in printed
+    assert "\N{HORIZONTAL ELLIPSIS}" not in printed, printed
