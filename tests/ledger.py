@@ -282,7 +282,7 @@ RESEARCH: list[Sentence] = [
         lambda: above("laptop", "time_indexed_mlp", "shared"),
     ),
     (
-        "within the margin of 0.01 that was set beforehand has p = {:.3f}",
+        "differ by more than the margin of 0.01, which was set beforehand, has p = {:.3f}",
         lambda: [pair("laptop", "time_indexed_mlp", "shared")["p_value_equivalence"]],
     ),
     (
