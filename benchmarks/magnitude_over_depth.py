@@ -92,7 +92,7 @@ def cell(found):
 
 def draw(table, path):
     """Magnitude over depth, one panel a circuit, one line an arm, points its seeds."""
-    with canvas([path], 7.2, 3.6) as drawn:
+    with canvas([path], 7.2, 4.0) as drawn:
         panels = drawn.subplots(1, len(CIRCUITS))
         for axes, name in zip(panels, CIRCUITS):
             for i, (arm, circuits) in enumerate(table.items()):
@@ -107,7 +107,7 @@ def draw(table, path):
             axes.set_xlabel("depth t")
             axes.set_title(f"{name.upper()}, after training", fontsize=9, loc="left")
         panels[0].set_ylabel("mean |eigenvalue| (line: mean, points: seeds)")
-        panels[0].legend(fontsize=7)
+        drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
 
 
 def main():
