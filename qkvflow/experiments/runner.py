@@ -39,6 +39,8 @@ from qkvflow.train.resume import open_data
 
 Tuned = dict[str, dict[str, Any]]
 """By arm: learning_rate, whether it lies inside, and the sweep."""
+_HERE = Path(__file__).parents[2]
+"""Where the package lies, which is nobody's business in a record."""
 PAUSE = 5.0
 """Seconds between looks at what other processes hold."""
 
@@ -214,7 +216,7 @@ def _attempt(job: Job, watcher: Watcher) -> Record:
     try:
         return _finish(job, sinks, began)
     except Exception as error:
-        trace = "".join(traceback.format_exception(error, limit=-5))
+        trace = "".join(traceback.format_exception(error, limit=-5)).replace(f"{_HERE}/", "")
         return failed_record(job.arm, job.run, began=began, error=f"{error}\n\n{trace}")
 
 

@@ -195,6 +195,8 @@ def test_one_failing_arm_does_not_lose_the_others(text, tmp_path):
     finished = [r for r in read_experiment(tmp_path).records if r["status"] == "finished"]
     assert [record["test"] for record in finished] == [None, None], "the plan does not open it"
     assert "Training stopped" in results.failures[0]["error"]
+    assert 'File "qkvflow/train/loop.py"' in results.failures[0]["error"]
+    assert str(ROOT) not in results.failures[0]["error"]
     assert run_all(plan, tmp_path) == [("broken", 0)], "only what failed is tried again"
 
 
