@@ -23,10 +23,10 @@ def draw_all(experiment: Experiment, directory: Path) -> dict[str, Path]:
     if experiment.tuned:
         figures.draw_sweep(experiment.tuned, directory)
         drawn += ["sweep"]
-    for runs in experiment.gates.values():  # the first run of the first arm that has some
+    runs = next(iter(experiment.gates.values()), None)  # of the first arm that has some
+    if runs is not None:
         figures.draw_gates(runs[0], directory)
         drawn += ["gates"]
-        break
     return {name: directory / f"{name}.png" for name in drawn}
 
 

@@ -76,14 +76,18 @@ def _what(plan: Plan, records: Sequence[Record]) -> str:
     run = plan.arms[0].run
     seeds = "seed" if len(plan.seeds) == 1 else "seeds"
     opened = any(record.get("test") for record in records)
-    test = "once, after its last step, and nothing was chosen by it" if opened else "never"
+    test = (
+        "Every run looked at the test split once, after its last step; nothing was chosen by it."
+        if opened
+        else "No run looked at the test split."
+    )
     steps = sorted({record["run"]["steps"] for record in records})
     range_of_steps = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
     return (
         f"{len(plan.arms)} arms, {len(plan.seeds)} paired {seeds}: the same text in the same order and "
         f"the same stream of random numbers for every arm. {range_of_steps} steps of "
         f"{run.batch_size} x {run.length} tokens of {run.data} ({run.tokenizer}); models are chosen by "
-        f"nothing but their last step. A run looked at the test split {test}."
+        f"nothing but their last step. {test}"
     )
 
 
