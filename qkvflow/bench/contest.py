@@ -143,9 +143,10 @@ class Times:
         return float(np.median(self.rounds))
 
     def ratio_to(self, other: "Times") -> tuple[float, float, float]:
-        """The ratio of the medians, and the quartiles of the ratios of each round."""
-        low, high = np.percentile(np.divide(self.rounds, other.rounds), (25, 75))
-        return self.median / other.median, float(low), float(high)
+        """Median and quartiles of the ratios of each round, in which the two take their turns."""
+        ratios = np.divide(self.rounds, other.rounds)
+        middle, low, high = np.percentile(ratios, (50, 25, 75)).tolist()
+        return middle, low, high
 
 
 @dataclass(frozen=True)
