@@ -330,7 +330,7 @@ RESEARCH: list[Sentence] = [
     (
         "the networks that make these {:,} gates have {:,} parameters",
         lambda: [
-            sum(gates.size for gates in read_gates(RESULTS / "laptop", "time_indexed_mlp")[0].values()),
+            sum(g.size for g in read_gates(RESULTS / "laptop", "time_indexed_mlp")[0].values()),
             arm("laptop", "time_indexed_mlp")["time_network_params"],
         ],
     ),

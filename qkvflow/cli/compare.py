@@ -113,7 +113,7 @@ def result_table(results: Results, floors: dict[str, float], title: str) -> Tabl
             f"{row['params']:,}",
             f"{standard / row['params']:.2f}" if standard else "",
             f"{row['flops_per_token'] / 1e6:.2f}",
-            f"{row['speed_mean']:.0f}",
+            f"{row['speed_median']:.0f}",
             megabytes(row["memory_bytes"]),
         )
     for name, loss in floors.items():

@@ -126,7 +126,7 @@ def summary_table(summary: dict[str, dict[str, Any]], title: str) -> Table:
             f"{row['bits_per_byte']:.3f}",
             f"{row['params']:,}",
             f"{row['flops_per_token'] / 1e6:.2f}",
-            f"{row['speed_mean']:.0f}",
+            f"{row['speed_median']:.0f}",
             megabytes(row["memory_bytes"]),
             str(row["num_seeds"]),
         )

@@ -4,6 +4,7 @@ Every arm has a marker and a line of its own beside its colour, the colours diff
 error bar has its points behind it, and fonts are embedded in the pdf.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,9 +84,9 @@ def draw_speed(summary: Summary, directory: Path) -> None:
     """`speed_comparison`: milliseconds a step of every arm."""
     rows = {arm: {**row, "speed_ci": None} for arm, row in summary.items()}
     with figure(both(directory, "speed_comparison"), 6.4, 0.5 + 0.42 * len(summary)) as axes:
-        _points(axes, rows, "all_speeds", "speed_mean", "speed_ci")
+        _points(axes, rows, "all_speeds", "speed_median", "speed_ci")
         axes.set_xlim(left=0)
-        axes.set_xlabel("milliseconds a training step (mean; points: seeds)")
+        axes.set_xlabel("milliseconds a training step (median; points: seeds)")
 
 
 def _points(axes: Axes, rows: Summary, values: str, mean: str, half: str) -> None:
@@ -151,81 +152,104 @@ def draw_efficiency(summary: Summary, directory: Path) -> None:
         axes.legend(fontsize=8)
 
 
-def draw_curves(records: Sequence[Record], directory: Path, floors: Mapping[str, float]) -> None:
-    """`learning_curves`: the loss on a fixed part of the valid split; the band is all seeds."""
-    with figure(both(directory, "learning_curves"), 6.4, 4.0) as axes:
-        arms = dict.fromkeys(r["arm"] for r in records if r["status"] == "finished")
-        last = []
-        for i, arm in enumerate(arms):
-            steps, losses = _curves(
-                [r for r in records if r["arm"] == arm and r["status"] == "finished"]
-            )
-            look = _look(i)
-            axes.fill_between(
-                steps, losses.min(0), losses.max(0), color=look["color"], alpha=0.2, linewidth=0
-            )
-            axes.plot(
-                steps,
-                losses.mean(0),
-                label=arm,
-                linestyle=LINES[i % len(LINES)],
-                markersize=4,
-                linewidth=1.3,
-                **look,
-            )
-            last.append(losses.mean(0)[len(steps) // 4 :])
-        _zoom(axes, last)
+def draw_curves(
+    records: Sequence[Record], directory: Path, floors: Mapping[str, float], reference: str
+) -> None:
+    """`learning_curves`: the loss on a fixed part of the valid split; the band is all seeds.
+
+    Below it, where others can be compared with the reference, the difference to it, seed by seed.
+    """
+    finished = [record for record in records if record["status"] == "finished"]
+    curves = {arm: _curves(finished, arm) for arm in dict.fromkeys(r["arm"] for r in finished)}
+    others = {
+        arm: compared
+        for arm, looks in curves.items()
+        if arm != reference and len(compared := _less(looks, curves.get(reference, {})))
+    }
+    with canvas(both(directory, "learning_curves"), 6.4, 5.6 if others else 4.0) as drawn:
+        panels = drawn.subplots(2 if others else 1, 1, sharex=True, squeeze=False)[:, 0]
+        for i, arm in enumerate(curves):
+            _band(panels[0], curves[arm], i, arm)
+            if arm in others:
+                _band(panels[1], others[arm], i, arm)
+        low, high = panels[0].get_ylim()
         for name, loss in floors.items():
-            low, high = axes.get_ylim()
             if low < loss < high:
-                axes.axhline(loss, color="0.5", linewidth=0.8, linestyle=":")
-                place = axes.get_yaxis_transform()
-                label: dict[str, Any] = {"fontsize": 7, "color": "0.3", "ha": "right", "va": "bottom"}
-                axes.text(1.0, loss, name, transform=place, **label)
-        axes.set_xlabel("step")
-        axes.set_ylabel("valid loss, nats a token (mean; band: all seeds)")
-        axes.legend(fontsize=8)
+                panels[0].axhline(loss, color="0.5", linewidth=0.8, linestyle=":")
+                place = panels[0].get_yaxis_transform()
+                label: dict[str, Any] = {"fontsize": 7, "color": "0.3", "ha": "left", "va": "bottom"}
+                panels[0].text(0.005, loss, name, transform=place, **label)
+        panels[0].set_ylabel("valid loss, nats a token")
+        panels[0].legend(fontsize=8)
+        if others:
+            panels[1].axhline(0.0, color="0.4", linewidth=1.0)
+            panels[1].set_ylabel(f"less {reference}'s")
+        panels[-1].set_xlabel("step (lines: means; bands: all seeds)")
 
 
-def _curves(records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray]:
-    """Steps, and losses [seed, look] at the looks that all seeds have; the start is left out."""
-    looks = [{step: loss for step, _, loss in record["curve"] if step} for record in records]
-    steps = sorted(set.intersection(*(set(look) for look in looks)))
-    return np.asarray(steps), np.asarray([[look[step] for step in steps] for look in looks])
+_Curves = Mapping[int, Mapping[int, float]]
+"""By seed, the loss at every look but the one at the start."""
 
 
-def _zoom(axes: Axes, curves: Sequence[np.ndarray]) -> None:
-    """Show the range of the last three quarters: the first steps are all alike."""
-    if curves and all(curve.size for curve in curves):
-        low = min(curve.min() for curve in curves)
-        high = max(curve.max() for curve in curves)
-        room = max(0.08 * (high - low), 1e-3)
-        axes.set_ylim(low - room, high + 3 * room)
+def _curves(finished: Sequence[Record], arm: str) -> _Curves:
+    return {
+        record["seed"]: {step: loss for step, _, loss in record["curve"] if step}
+        for record in finished
+        if record["arm"] == arm
+    }
+
+
+def _less(curves: _Curves, others: _Curves) -> _Curves:
+    """Differences over the seeds and looks that both have."""
+    return {
+        seed: {step: curves[seed][step] - others[seed][step] for step in both_have}
+        for seed in sorted(curves.keys() & others.keys())
+        if (both_have := sorted(curves[seed].keys() & others[seed].keys()))
+    }
+
+
+def _band(axes: Axes, curves: _Curves, i: int, label: str) -> None:
+    """The mean over seeds at the looks that all of them have, and a band from the least to the most."""
+    steps = sorted(set.intersection(*(set(looks) for looks in curves.values())))
+    losses = np.asarray([[looks[step] for step in steps] for looks in curves.values()])
+    look = _look(i)
+    axes.fill_between(steps, losses.min(0), losses.max(0), color=look["color"], alpha=0.2, linewidth=0)
+    line = LINES[i % len(LINES)]
+    axes.plot(steps, losses.mean(0), label=label, linestyle=line, markersize=4, linewidth=1.3, **look)
 
 
 def draw_sweep(tuned: Mapping[str, Mapping[str, Any]], directory: Path) -> None:
     """`sweep`: the loss of every arm over the learning rate, the choice marked."""
+    failures: Counter[float] = Counter()
     with figure(both(directory, "sweep"), 6.4, 4.0) as axes:
         for i, (arm, entry) in enumerate(tuned.items()):
+            look = _look(i)
+            for rate in (rate for rate, loss in entry["sweep"] if loss is None):
+                place = axes.get_xaxis_transform()
+                height = 1.0 + 0.04 * failures[rate]  # above the axes, one over the other
+                cross: Any = {"marker": "x", "color": look["color"], "clip_on": False}
+                axes.scatter(rate, height, transform=place, **cross)
+                failures[rate] += 1
             known = [(rate, loss) for rate, loss in entry["sweep"] if loss is not None]
             if not known:
                 continue
-            look = _look(i)
             axes.plot(*zip(*known), label=arm, linestyle=LINES[i % len(LINES)], markersize=4, **look)
             best = entry["learning_rate"]
             axes.plot(
                 best, dict(known)[best], "o", markersize=11, fillstyle="none", color=look["color"]
             )
         axes.set_xscale("log")
-        axes.set_xlabel("peak learning rate (circle: chosen)")
+        axes.set_xlabel("peak learning rate (circle: chosen; cross: failed)")
         axes.set_ylabel("valid loss, nats a token")
         axes.legend(fontsize=8)
 
 
 def draw_forest(tests: Sequence[Mapping[str, Any]], reference: str, directory: Path) -> None:
-    """`forest`: the difference of every arm to the reference, with its interval."""
+    """`forest`: the difference of every arm to the reference, with its interval and the margin."""
+    margin = tests[0]["equivalence_margin"]
     rows = [(_other(test, reference), *_towards(test, reference)) for test in _with(tests, reference)]
     with figure(both(directory, "forest"), 6.4, 0.6 + 0.34 * len(rows)) as axes:
+        axes.axvspan(-margin, margin, color="0.93")
         axes.axvline(0.0, color="0.4", linewidth=1.0)
         for i, (_, points, difference, low, high) in enumerate(rows):
             axes.scatter(points, [i] * len(points), **_SEED, color="#1b1b1b")
@@ -234,7 +258,9 @@ def draw_forest(tests: Sequence[Mapping[str, Any]], reference: str, directory: P
         axes.set_yticks(range(len(rows)), [row[0] for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(axis="y", visible=False)
-        axes.set_xlabel(f"valid loss less {reference}'s, nats a token (95% interval; points: seeds)")
+        axes.set_xlabel(
+            f"valid loss less {reference}'s, nats a token (95% interval; points: seeds; grey: margin)"
+        )
 
 
 def _with(tests: Sequence[Mapping[str, Any]], reference: str) -> list[Mapping[str, Any]]:
@@ -257,8 +283,8 @@ def _towards(test: Mapping[str, Any], reference: str) -> tuple[list[float], floa
     return [-value for value in test["differences"]], -test["difference"], -high, -low
 
 
-def draw_gates(gates: Mapping[str, np.ndarray], directory: Path) -> None:
-    """`gates`: the gates of every matrix over depth, sorted by their change; one row a layer."""
+def draw_gates(gates: Mapping[str, np.ndarray], run: str, directory: Path) -> None:
+    """`gates`: the gates of every matrix of a run over depth, sorted by their change; a row a layer."""
     names = list(gates)
     with canvas(both(directory, "gates"), 6.4, 0.5 + 0.55 * len(names)) as drawn:
         rows = drawn.subplots(len(names), 1, squeeze=False)[:, 0]
@@ -280,4 +306,4 @@ def draw_gates(gates: Mapping[str, np.ndarray], directory: Path) -> None:
             axes.grid(visible=False)
             axes.set_title(name, fontsize=7, loc="left", pad=2)
         if image is not None:
-            drawn.colorbar(image, ax=list(rows), label="gate", fraction=0.04)
+            drawn.colorbar(image, ax=list(rows), label=f"gate ({run})", fraction=0.04)

@@ -37,21 +37,25 @@ def save_gates(model: LanguageModel, path: Path) -> None:
         save_file(gates, path)
 
 
-def read_gates(out: Path, arm: str) -> list[Gates]:
-    """The gates of every run of an arm of the experiment in a directory; empty where it has none."""
-    return [load_file(p) for p in sorted((out / "runs" / arm).glob("seed-*.gates.safetensors"))]
+def read_gates(out: Path, arm: str) -> dict[int, Gates]:
+    """By seed, the gates of the runs of an arm of the experiment in a directory; empty without any."""
+    paths = (out / "runs" / arm).glob("seed-*.gates.safetensors")
+    found = {int(path.name.split(".")[0].removeprefix("seed-")): load_file(path) for path in paths}
+    return dict(sorted(found.items()))
 
 
 @dataclass(frozen=True)
 class GateUse:
-    """What became of the gates of one map, all of which started at 1 (or at 1/2)."""
+    """What became of the gates of one map, all of which started at 1 (or at 1/2).
 
-    mean: float
+    What scales a gate in all layers alike says nothing: the weights behind it can take it back.
+    """
+
     over_depth: float
-    """Root mean square of their deviation from their mean over depth."""
+    """Root mean square of their deviation from their mean over depth, over the mean of all."""
     closed: float
-    """Share below 0.1."""
-    opened: float
+    """Share that is below a tenth of the same gate's largest value over depth."""
+    saturated: float
     """Share above 1.9; a gate stays below 2."""
 
 
@@ -60,15 +64,14 @@ def gate_use(runs: Sequence[Mapping[str, np.ndarray]]) -> dict[str, GateUse]:
 
     Example:
         >>> gate_use([{"up": np.array([[1.0, 2.0], [1.0, 0.0]])}])
-        {'up': GateUse(mean=1.0, over_depth=0.7071067811865476, closed=0.25, opened=0.25)}
+        {'up': GateUse(over_depth=0.7071067811865476, closed=0.25, saturated=0.25)}
     """
     stacked = {name: np.stack([run[name] for run in runs]).astype(float) for name in runs[0]}
     return {
         name: GateUse(
-            mean=float(gates.mean()),
-            over_depth=float(np.sqrt(gates.var(axis=1).mean())),
-            closed=float((gates < 0.1).mean()),
-            opened=float((gates > 1.9).mean()),
+            over_depth=float(np.sqrt(gates.var(axis=1).mean()) / gates.mean()),
+            closed=float((gates < 0.1 * gates.max(axis=1, keepdims=True)).mean()),
+            saturated=float((gates > 1.9).mean()),
         )
         for name, gates in stacked.items()
     }

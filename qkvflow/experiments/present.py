@@ -14,7 +14,7 @@ def draw_all(experiment: Experiment, directory: Path) -> dict[str, Path]:
         figures.draw_performance(results.summary, directory, experiment.floors)
         figures.draw_efficiency(results.summary, directory)
         figures.draw_speed(results.summary, directory)
-        figures.draw_curves(experiment.records, directory, experiment.floors)
+        figures.draw_curves(experiment.records, directory, experiment.floors, experiment.plan.reference)
         drawn += ["statistical_performance", "efficiency_with_error", "speed_comparison"]
         drawn += ["learning_curves"]
     if any(experiment.plan.reference in (t["model1"], t["model2"]) for t in results.tests):
@@ -23,9 +23,10 @@ def draw_all(experiment: Experiment, directory: Path) -> dict[str, Path]:
     if experiment.tuned:
         figures.draw_sweep(experiment.tuned, directory)
         drawn += ["sweep"]
-    runs = next(iter(experiment.gates.values()), None)  # of the first arm that has some
-    if runs is not None:
-        figures.draw_gates(runs[0], directory)
+    if experiment.gates:
+        arm, runs = next(iter(experiment.gates.items()))
+        seed, gates = next(iter(runs.items()))
+        figures.draw_gates(gates, f"{arm}, seed {seed}", directory)
         drawn += ["gates"]
     return {name: directory / f"{name}.png" for name in drawn}
 
@@ -43,7 +44,7 @@ def write_table(results: Results, path: Path) -> None:
         name = arm.replace("_", r"\_")
         lines.append(
             rf"{name} & {row['params']:,} & {row['loss_mean']:.4f}{half} & "
-            rf"{row['bits_per_byte']:.3f} & {row['speed_mean']:.0f} \\"
+            rf"{row['bits_per_byte']:.3f} & {row['speed_median']:.0f} \\"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join([*lines, r"\hline", r"\end{tabular}", ""]))

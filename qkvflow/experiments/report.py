@@ -75,19 +75,22 @@ def experiment_page(title: str, experiment: Experiment, pictures: Mapping[str, P
 def _what(plan: Plan, records: Sequence[Record]) -> str:
     run = plan.arms[0].run
     seeds = "seed" if len(plan.seeds) == 1 else "seeds"
-    opened = any(record.get("test") for record in records)
+    finished = [record for record in records if record["status"] == "finished"]
+    opened = sum(record["test"] is not None for record in finished)
+    who = "Every run" if opened == len(finished) else f"{opened} of {len(finished)} runs"
     test = (
-        "Every run looked at the test split once, after its last step; nothing was chosen by it."
+        f"{who} looked at the test split once, after its last step; nothing was chosen by it."
         if opened
         else "No run looked at the test split."
     )
+    chosen = "; learning rates were chosen on a part of the valid split" if plan.sweep else ""
     steps = sorted({record["run"]["steps"] for record in records})
     range_of_steps = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
     return (
         f"{len(plan.arms)} arms, {len(plan.seeds)} paired {seeds}: the same text in the same order and "
         f"the same stream of random numbers for every arm. {range_of_steps} steps of "
-        f"{run.batch_size} x {run.length} tokens of {run.data} ({run.tokenizer}); models are chosen by "
-        f"nothing but their last step. {test}"
+        f"{run.batch_size} x {run.length} tokens of {run.data} ({run.tokenizer}); a run is judged by "
+        f"its last step{chosen}. {test}"
     )
 
 
@@ -160,7 +163,8 @@ def _tests(plan: Plan, tests: Sequence[Mapping[str, Any]], split: str) -> list[I
     if not tests:
         return []
     pairs, family = len(plan.seeds), tests[0]["comparisons_in_family"]
-    head = ("pair", "n", "difference", "95%", "p", "Holm", "flips", "g", "better", "equal", "seen")
+    p_values, sizes = ("p", "Holm", "Welch", "flips"), ("g", "better", "equal", "seen")
+    head = ("pair", "n", "difference", "95%", *p_values, *sizes)
     rows = [
         (
             f"{test['model1']} - {test['model2']}",
@@ -169,6 +173,7 @@ def _tests(plan: Plan, tests: Sequence[Mapping[str, Any]], split: str) -> list[I
             f"{test['difference_ci95'][0]:+.4f} to {test['difference_ci95'][1]:+.4f}",
             f"{test['p_value']:.2g}",
             f"{test['p_value_holm']:.2g}{' *' if test['significant_at_0.05'] else ''}",
+            f"{test['p_value_welch']:.2g}",
             f"{test['p_value_sign_flip']:.2g}",
             f"{test['hedges_g']:+.2f}",
             f"{test['probability_of_improvement']:.2f}",
@@ -185,12 +190,14 @@ def _tests(plan: Plan, tests: Sequence[Mapping[str, Any]], split: str) -> list[I
         "Differences of valid losses over the n seeds that both arms have; below zero, the first is "
         "better. Intervals are over seeds, at the learning rates that were chosen, and each alone. p: "
         f"paired t-test, two-sided; Holm: corrected for all {family} pairs of arms (*: below 0.05). "
-        "flips: a test that supposes only that differences lie symmetrically about zero where arms are "
-        f"equal; with {pairs} seeds it cannot go below p = {smallest_p_value(pairs):.4g}. g: Hedges' "
-        "g. better: probability that a run of the first has the lower loss. equal: p-value of the "
-        f"hypothesis that they differ by more than {plan.margin:g} nats (two one-sided tests of this "
-        "pair alone; the margin was set beforehand). seen: the true difference that "
-        f"n seeds notice with a probability of 80% at the level 0.05 / {family}."
+        "Welch: without pairing, not corrected. flips: a test that supposes only that differences lie "
+        f"symmetrically about zero where arms are equal; with {pairs} seeds it cannot go below p = "
+        f"{smallest_p_value(pairs):.4g}. g: Hedges' g, in standard deviations of an arm's runs, not of "
+        "differences. better: share of all pairs of a run of the first with a run of the second in "
+        "which the first has the lower loss. equal: p of two one-sided tests against the hypothesis "
+        f"that they differ by {plan.margin:g} nats or more, a margin that was set beforehand; not "
+        "corrected. seen: the true difference that n seeds, whose differences scatter as these do, "
+        f"would call significant with a probability of 80% at the level 0.05 / {family}."
     )
     return [Heading("Differences"), table, Paragraph(note)]
 
@@ -227,42 +234,43 @@ def _costs(plan: Plan, results: Results, pictures: Mapping[str, Path]) -> list[I
             f"{row['flops_per_token'] / 1e6:.3f}",
             f"{row['training_flops']:.3g}",
             megabytes(row["memory_bytes"]),
-            f"{row['speed_mean']:.0f}",
+            f"{row['speed_median']:.0f}",
         )
         for arm, row in results.summary.items()
     )
     note = (
         f"Compression: parameters of {plan.reference} over those of the arm. Operations are counted, "
         "forward, and for all of training. Memory is that of parameters, optimizer, gradients and the "
-        "work of a step as the compiler plans it. Milliseconds are those of the runs, which did not "
-        "take turns: the machine may have been slower for some arms than for others, and small "
+        "work of a step as the compiler plans it. Milliseconds are the median of the runs, which did "
+        "not take turns: the machine may have been slower for some arms than for others, and small "
         "differences say nothing."
     )
     page: list[Item] = [Heading("Costs"), Rows(head + costs, rows), Paragraph(note)]
     return page + _pictures(pictures, "speed_comparison")
 
 
-def _gates(gates: Mapping[str, Sequence[Gates]], pictures: Mapping[str, Path]) -> list[Item]:
+def _gates(gates: Mapping[str, Mapping[int, Gates]], pictures: Mapping[str, Path]) -> list[Item]:
     if not gates:
         return []
     rows = tuple(
         (
             arm,
             name,
-            f"{use.mean:.2f}",
             f"{use.over_depth:.2f}",
             f"{use.closed:.0%}",
-            f"{use.opened:.0%}",
+            f"{use.saturated:.0%}",
         )
         for arm, runs in gates.items()
-        for name, use in gate_use(runs).items()
+        for name, use in gate_use(list(runs.values())).items()
     )
     note = (
         "What became of the gates of all layers and seeds, which start at 1 (with gate_start: sigmoid "
-        "at 1/2) and stay between 0 and 2: their mean, their deviation from their mean over depth, the "
-        "share below 0.1 and the share above 1.9."
+        "at 1/2) and stay between 0 and 2. over depth: their deviation from their mean over depth, "
+        "relative to the mean. closed: the share below a tenth of the same gate's largest value over "
+        "depth; what scales a gate in all layers alike, the weights behind it can take back. "
+        "saturated: the share above 1.9."
     )
-    head = ("arm", "map", "mean", "over depth", "closed", "open")
+    head = ("arm", "map", "over depth", "closed", "saturated")
     return [Heading("Gates"), Rows(head, rows), Paragraph(note), *_pictures(pictures, "gates")]
 
 
@@ -323,10 +331,10 @@ def _pictures(pictures: Mapping[str, Path], *names: str) -> list[Item]:
     captions = {
         "statistical_performance": "Valid loss of every arm.",
         "efficiency_with_error": "Valid loss over parameters.",
-        "learning_curves": "Valid loss over steps, on a fixed part of the split.",
-        "forest": "Differences to the reference.",
+        "learning_curves": "Valid loss over steps, on a part of the split; below, to the reference.",
+        "forest": "Differences to the reference; grey: the margin within which they count as none.",
         "speed_comparison": "Milliseconds a step.",
-        "gates": "Gates over depth, columns sorted by their change from the first layer to the last.",
+        "gates": "Gates of one run over depth, sorted by their change from first to last layer.",
         "sweep": "The sweep over learning rates.",
     }
     return [Picture(pictures[name], captions[name]) for name in names if name in pictures]

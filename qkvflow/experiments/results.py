@@ -49,8 +49,8 @@ class Experiment:
     floors: dict[str, float]
 
     @property
-    def gates(self) -> dict[str, list[Gates]]:
-        """Of every arm that has some, those of its runs."""
+    def gates(self) -> dict[str, dict[int, Gates]]:
+        """Of every arm that has some, those of its runs by seed."""
         found = {arm.name: read_gates(self.out, arm.name) for arm in self.plan.arms}
         return {name: runs for name, runs in found.items() if runs}
 

@@ -56,6 +56,7 @@ def _arm_summary(finished: Sequence[Record]) -> dict[str, Any]:
         "bits_per_byte": float(np.mean([record["valid"]["bits_per_byte"] for record in finished])),
         "perplexity": math.exp(float(np.mean([record["valid"]["loss"] for record in finished]))),
         "speed_mean": float(np.mean(milliseconds)),
+        "speed_median": float(np.median(milliseconds)),
         "speed_std": float(np.std(milliseconds, ddof=1)) if len(milliseconds) > 1 else None,
         "all_speeds": milliseconds,
     }

@@ -33,7 +33,8 @@ def tiny_fields(text, **changes):
 
 def without_times(content):
     """A JSON value without what differs from one time to the next."""
-    volatile = ("began", "ended", "seconds", "ms_per_step", "speed_mean", "speed_std", "all_speeds")
+    volatile = ("began", "ended", "seconds", "ms_per_step", "all_speeds")
+    volatile += ("speed_mean", "speed_median", "speed_std")
     if isinstance(content, dict):
         return {k: without_times(v) for k, v in content.items() if k not in volatile}
     if isinstance(content, list):

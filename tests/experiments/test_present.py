@@ -38,7 +38,7 @@ def experiment(tmp_path):
     gates = tmp_path / "runs" / "gated" / "seed-0.gates.safetensors"
     gates.parent.mkdir(parents=True)
     rng = np.random.default_rng(0)
-    save_file({"up": rng.uniform(0.5, 1.5, (4, 32)), "down": np.zeros((4, 8))}, gates)
+    save_file({"up": rng.uniform(0.5, 1.5, (4, 32)), "down": np.full((4, 8), 0.01)}, gates)
     return Experiment(tmp_path, plan, records, tuned, {"2-gram": 2.35, "3-gram": 1.89})
 
 
@@ -91,7 +91,7 @@ def rgb_to_grey(rgb):
 
 
 def test_gates_that_never_change_can_be_drawn(tmp_path):
-    draw_gates({"up": np.ones((3, 5))}, tmp_path)
+    draw_gates({"up": np.ones((3, 5))}, "gated, seed 0", tmp_path)
     assert (tmp_path / "gates.png").stat().st_size > 1000
 
 

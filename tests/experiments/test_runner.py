@@ -79,8 +79,11 @@ def test_records_hold_what_a_claim_needs(done):
     assert [step for step, _, _ in record["curve"]] == [0, 3, 6]
     assert {"qkvflow", "jax", "python", "code"} <= set(record["versions"])
     assert not (out / "runs" / "gated" / "seed-1" / "checkpoints").exists()
-    assert [gates["mlp.up"].shape for gates in read_gates(out, "gated")] == [(2, 64)] * 2
-    assert read_gates(out, "standard") == []
+    assert {seed: gates["mlp.up"].shape for seed, gates in read_gates(out, "gated").items()} == {
+        0: (2, 64),
+        1: (2, 64),
+    }
+    assert read_gates(out, "standard") == {}
 
 
 def test_a_finished_run_is_never_run_again(done):
