@@ -22,6 +22,7 @@ from rich.table import Table
 from qkvflow.analysis import circuits_of, eigenvalues, trend
 from qkvflow.analysis.spectra import mean_magnitudes
 from qkvflow.config import RunConfig
+from qkvflow.config.yaml_files import read_yaml
 from qkvflow.experiments.figures import COLOURS, LINES, MARKERS, canvas
 from qkvflow.experiments.records import read_json
 from qkvflow.experiments.statistics import t_interval
@@ -70,7 +71,9 @@ def measure(out):
     for moments in (moments for circuits in table.values() for moments in circuits.values()):
         for found in moments.values():
             found |= slopes(found["magnitudes"])
-    return table
+    plan = out / "plan.yaml"
+    arms = read_yaml(plan)["arms"] if plan.is_file() else table
+    return {arm: table[arm] for arm in arms if arm in table}  # as in the other figures
 
 
 def show(table):
