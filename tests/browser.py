@@ -18,14 +18,21 @@ COUNT_PARTS = """
     return {images, tables: document.querySelectorAll("table").length};"""
 
 
+ONLY_ITSELF = """<head><meta http-equiv="Content-Security-Policy"
+    content="default-src data: 'unsafe-inline'">"""
+
+
 def look_at(page, directory, script):
-    """What the body of a function in JavaScript returns when the page has loaded; errors fail."""
+    """What the body of a function in JavaScript returns when the page has loaded.
+
+    Errors fail, and so does a page that asks for anything that is not in it.
+    """
     probe = directory / "probe.html"
     report = f"""<script>window.addEventListener("load", () => {{
         const found = (() => {{ {script} }})();
         document.title = btoa(unescape(encodeURIComponent(JSON.stringify(found))));
     }});</script></body>"""
-    probe.write_text(page.read_text().replace("</body>", report))
+    probe.write_text(page.read_text().replace("</body>", report).replace("<head>", ONLY_ITSELF))
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
     command += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
     command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={directory / 'profile'}"]

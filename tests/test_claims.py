@@ -11,6 +11,7 @@ from datetime import datetime
 
 import pytest
 
+from qkvflow.cli.compare import Options, make_plan
 from qkvflow.config.strict import from_dict
 from qkvflow.experiments.plan import read_plan
 from qkvflow.experiments.records import read_json
@@ -23,8 +24,8 @@ from tests.ledger import RESULTS, ROOT, SENTENCES
 
 TABLE = re.compile(r"<!-- (\S+): (.+?) -->\n+((?:\|.*\n)+)")
 CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)")
-NUMBER = re.compile(r"\d+\.\d+|\d{1,3}(?:,\d{3})+|\b(?!(?:80|95|99)%)\d+%")
-"""With a point, with thousands, or in percent, but for levels of confidence."""
+NUMBER = re.compile(r"\d+\.\d+|\d{1,3}(?:,\d{3})+|\b(?!(?:80|95|99)%)\d+%|\b\d+e-?\d+")
+"""With a point, thousands or an exponent, or in percent, but for levels of confidence."""
 EXPERIMENTS = sorted(path.parent for path in RESULTS.glob("*/statistics_summary.json"))
 TABLES = [name for name in SENTENCES if TABLE.search((ROOT / name).read_text())]
 """Documents with tables of reports."""
@@ -69,6 +70,18 @@ def test_the_longer_runs_have_the_learning_rates_that_the_laptop_setting_chose()
     found = read_json(RESULTS / "laptop" / "tuned.json")
     for arm in read_plan("long").arms:
         assert arm.run.optimizer.learning_rate == found[arm.name]["learning_rate"]
+
+
+@pytest.mark.parametrize("name", ["laptop", "ablation"])
+def test_results_are_those_of_the_plan_that_comes_with_the_package(name):
+    there, here = read_experiment(RESULTS / name).plan, read_plan(name)
+    assert [(arm, there.arm(arm.name)) for arm in there.arms if arm != here.arm(arm.name)] == []
+    for what in ("seeds", "sweep", "margin", "test", "reference"):
+        assert getattr(there, what) == getattr(here, what)
+
+
+def test_the_comparison_is_that_of_the_command_without_options():
+    assert read_experiment(RESULTS / "compare").plan == make_plan(Options())
 
 
 def test_the_comparison_takes_less_than_five_minutes():

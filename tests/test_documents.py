@@ -131,14 +131,31 @@ def test_documents_name_only_targets_that_exist(document):
     assert named <= targets, named - targets
 
 
-@pytest.mark.parametrize("script", sorted((ROOT / "scripts").glob("*.py")), ids=lambda path: path.stem)
-def test_every_script_is_the_command_that_it_names(script, monkeypatch, capsys):
-    command = re.search(r"`qkvflow (\w+)`", script.read_text())[1]
+SCRIPTS = {
+    "ablation_constant_modulation": ("ablate", "ablation_results"),
+    "adaptive_finetuning": ("adaptation", "adaptation"),
+    "compare_vs_tong_neuralode": ("compare", "comparison"),
+    "measure_flops": ("flops", ""),
+    "plot_statistical_results": ("figures", "publication_figures"),
+    "run_5_seed_validation": ("validate", "statistical_validation_results"),
+}
+"""What the documents that came before name: the command that each is, and where it writes."""
+
+
+def test_no_other_scripts_are_there():
+    assert {path.stem for path in (ROOT / "scripts").glob("*.py")} == set(SCRIPTS)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_script_is_a_command_and_writes_where_it_is_said(name, monkeypatch, capsys):
+    script, (command, directory) = ROOT / "scripts" / f"{name}.py", SCRIPTS[name]
     monkeypatch.setattr(sys, "argv", [str(script), "--help"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(script), run_name="__main__")
     assert ended.value.code == 0
-    assert f"usage: qkvflow {command} " in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"usage: qkvflow {command} " in printed
+    assert directory in printed
 
 
 def test_the_readme_begins_with_the_two_commands():

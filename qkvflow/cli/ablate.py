@@ -15,6 +15,8 @@ from rich.console import Console
 
 from qkvflow.cli.experiment_display import run_experiment
 from qkvflow.experiments.plan import read_plan
+from qkvflow.experiments.present import write_report
+from qkvflow.experiments.results import read_experiment
 
 TIME = ("true_time", "constant_time", "shuffled_time", "layer_vector", "shared", "hybrid")
 
@@ -27,10 +29,15 @@ class Options:
     """Arms of the plan; qkvflow/experiments/plans/ablation.yaml lists them."""
     plan: str = "ablation"
     """The plan, or a YAML file like it."""
+    title: str = "Ablation"
+    """Heading of the report."""
     out: Path = Path("ablation_results")
     """Directory of the experiment; started again, it goes on where it stopped."""
 
 
 def run(options: Options) -> int:
-    """Run what is missing, then write and show the statistics."""
-    return run_experiment(read_plan(options.plan).only(options.arms), options.out, Console())
+    """Run what is missing, then write and show the statistics, and draw the figures."""
+    code = run_experiment(read_plan(options.plan).only(options.arms), options.out, Console())
+    page, _ = write_report(read_experiment(options.out), options.title)
+    print(f"The page with the figures is {page}")
+    return code

@@ -6,7 +6,14 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from qkvflow.experiments.floors import ngram_floors
@@ -21,7 +28,7 @@ from qkvflow.train.resume import open_data
 
 
 class Bars(Watcher):
-    """A bar for the whole experiment, one for the run under way, and a line for each that ended."""
+    """A bar for the whole experiment, one for each arm, and a line for each run that ended."""
 
     def __init__(self, console: Console):
         columns = (
@@ -33,9 +40,12 @@ class Bars(Watcher):
         )
         self._bars = Progress(*columns, console=console, disable=not console.is_terminal)
         self._all = self._bars.add_task("", total=1, loss="", visible=False)
-        self._run = self._bars.add_task("", total=1, loss="", visible=False)
+        self._arms: dict[str, TaskID] = {}
 
     def stage(self, title: str, jobs: int) -> None:
+        for task in self._arms.values():
+            self._bars.remove_task(task)
+        self._arms.clear()
         self._bars.reset(self._all, total=jobs, description=title, visible=True)
 
     def __enter__(self) -> "Bars":
@@ -46,21 +56,19 @@ class Bars(Watcher):
         self._bars.stop()
 
     def begin(self, job: Job) -> Sequence[Sink]:
+        if job.arm not in self._arms:
+            self._arms[job.arm] = self._bars.add_task("", loss="")
+        task = self._arms[job.arm]
         self._bars.reset(
-            self._run,
-            total=job.run.steps,
-            description=f"{job.arm} {job.out.name}",
-            loss="compiling",
-            visible=True,
+            task, total=job.run.steps, description=f"{job.arm} {job.out.name}", loss="compiling"
         )
-        return [_RunBar(self._bars, self._run)]
+        return [_RunBar(self._bars, task)]
 
     def end(self, job: Job, record: Record) -> None:
         self._bars.advance(self._all)
         name = f"{job.arm:<20} {job.out.name:<10}"
         if record["status"] == "failed":
-            first = record["error"].splitlines()[0]
-            self._bars.console.print(f"{name} failed: {first}", style="red", highlight=False)
+            _print_error(self._bars.console, f"{name} failed: {record['error'].splitlines()[0]}")
         else:
             loss, speed = record["valid"]["loss"], record["ms_per_step"]
             self._bars.console.print(f"{name} valid {loss:.4f}  {speed:.0f} ms/step", highlight=False)
@@ -173,9 +181,12 @@ def show_failures(console: Console, failed: Sequence[dict[str, Any]], out: Path)
     for failure in failed:
         first = failure["error"].splitlines()[0]
         where = out / "runs" / failure["arm"] / f"seed-{failure['seed']}.json"
-        console.print(
-            f"{failure['arm']}, seed {failure['seed']} failed: {first} ({where})", style="red"
-        )
+        _print_error(console, f"{failure['arm']}, seed {failure['seed']} failed: {first} ({where})")
+
+
+def _print_error(console: Console, text: str) -> None:
+    """As it is: an error may have brackets that are not markup."""
+    console.print(text, style="red", highlight=False, markup=False)
 
 
 def run_experiment(plan: Plan, out: Path, console: Console) -> int:
@@ -193,6 +204,7 @@ def run_experiment(plan: Plan, out: Path, console: Console) -> int:
     if results.tests:
         console.print(test_table(results.tests))
     show_failures(console, results.failures, out)
+    if any(record.get("test") for record in experiment.records):
+        console.print("The test split was opened, once by every run; the report has what it said.")
     console.print(f"Written: {out}/statistics_summary.json, significance_tests.json, seed_*.json")
-    console.print(f"For the page with figures: qkvflow report --results {out}")
     return 1 if results.failures else 0

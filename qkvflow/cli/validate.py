@@ -57,7 +57,9 @@ def run(options: Options) -> int:
         print(f"Submitted: {', '.join(job.job_id for job in jobs)}. The same command without --slurm,")
         print("started when they have ended, shows what they found.")
         return 0
-    return run_experiment(plan, options.out, Console())
+    code = run_experiment(plan, options.out, Console())
+    print(f"For the page with figures: qkvflow report --results {options.out}")
+    return code
 
 
 def parse_parameters(options: tuple[str, ...]) -> dict[str, int | str]:

@@ -89,6 +89,8 @@ class Gpt2Config:
     """Hidden width of the time networks; also the number T of basis matrices of `generated`."""
     sinusoidal_dim: int = 32
     """Number of frequencies of the time embedding."""
+    time_frequency: float = 1000.0
+    """Largest of them, if sinusoidal; the smaller, the slower weights change over depth."""
     gate: Literal["input", "output", "both", "element"] = "output"
     """What one gate of `gated` scales: rows, columns, rows and columns, or single weights."""
     gate_start: Literal["identity", "sigmoid"] = "identity"
@@ -236,6 +238,7 @@ _POSITIVE = (
     "rotary_base",
     "time_embed_dim",
     "sinusoidal_dim",
+    "time_frequency",
     "low_rank",
     "adapter_rank",
     "adapter_alpha",

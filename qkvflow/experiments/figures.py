@@ -288,7 +288,6 @@ def draw_gates(gates: Mapping[str, np.ndarray], run: str, directory: Path) -> No
     names = list(gates)
     with canvas(both(directory, "gates"), 6.4, 0.5 + 0.55 * len(names)) as drawn:
         rows = drawn.subplots(len(names), 1, squeeze=False)[:, 0]
-        spread = max(float(np.abs(values - 1.0).max()) for values in gates.values()) or 1.0
         image = None
         for axes, name in zip(rows, names):
             values = gates[name]
@@ -296,9 +295,9 @@ def draw_gates(gates: Mapping[str, np.ndarray], run: str, directory: Path) -> No
             image = axes.imshow(
                 values[:, order],
                 aspect="auto",
-                cmap="PuOr",
-                vmin=1 - spread,
-                vmax=1 + spread,
+                cmap="cividis",
+                vmin=0.0,
+                vmax=2.0,
                 interpolation="nearest",
             )
             axes.set_yticks([0, len(values) - 1], ["first layer", "last"], fontsize=6)

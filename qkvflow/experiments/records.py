@@ -47,8 +47,10 @@ def machine() -> dict[str, Any]:
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.is_file():
-        names = [line for line in info.read_text().splitlines() if line.startswith("model name")]
-        model = names[0].split(":")[1].strip() if names else model
+        rows = (line.split(":", 1) for line in info.read_text().splitlines() if ":" in line)
+        facts = {name.strip(): value.strip() for name, value in rows}
+        kind = ", ".join(f"{of} {facts[of]}" for of in ("cpu family", "model") if of in facts)
+        model = ", ".join(filter(None, (facts.get("model name", model), kind)))
     return {"processor": model, "cores": _cores(), "system": platform.system()}
 
 

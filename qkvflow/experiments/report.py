@@ -6,6 +6,7 @@ they cannot differ.
 
 import base64
 import html
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -199,7 +200,15 @@ def _tests(plan: Plan, tests: Sequence[Mapping[str, Any]], split: str) -> list[I
         "corrected. seen: the true difference that n seeds, whose differences scatter as these do, "
         f"would call significant with a probability of 80% at the level 0.05 / {family}."
     )
-    return [Heading("Differences"), table, Paragraph(note)]
+    return [Heading("Differences"), table, Paragraph(note + _not_compared(plan, tests))]
+
+
+def _not_compared(plan: Plan, tests: Sequence[Mapping[str, Any]]) -> str:
+    compared = {frozenset((test["model1"], test["model2"])) for test in tests}
+    names = [arm.name for arm in plan.arms]
+    left = [pair for pair in itertools.combinations(names, 2) if frozenset(pair) not in compared]
+    pairs = ", ".join(" - ".join(pair) for pair in left)
+    return f" Not compared, since fewer than two seeds of both finished: {pairs}." if left else ""
 
 
 def _arms(plan: Plan, results: Results) -> list[Item]:

@@ -216,8 +216,9 @@ def _attempt(job: Job, watcher: Watcher) -> Record:
     try:
         return _finish(job, sinks, began)
     except Exception as error:
+        what = str(error) or type(error).__name__
         trace = "".join(traceback.format_exception(error, limit=-5)).replace(f"{_HERE}/", "")
-        return failed_record(job.arm, job.run, began=began, error=f"{error}\n\n{trace}")
+        return failed_record(job.arm, job.run, began=began, error=f"{what}\n\n{trace}")
 
 
 def _finish(job: Job, sinks: Sequence[Sink], began: str) -> Record:

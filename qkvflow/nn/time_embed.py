@@ -51,12 +51,13 @@ class TimeEmbedding(eqx.Module):
 
 
 class Sinusoidal(TimeEmbedding):
-    """Fixed features [t, sin(w t), cos(w t)], w_k = 1000 * 10000^(-k / K), as in Tong et al."""
+    """Fixed features [t, sin(w t), cos(w t)], w_k = w_0 * 10000^(-k / K); w_0 = 1000 in Tong et al."""
 
     count: int = eqx.field(static=True)
+    highest: float = eqx.field(static=True, default=1000.0)
 
     def at(self, t: Time) -> Array:
-        frequency = 1000.0 * np.exp(-math.log(10000.0) * np.arange(self.count) / self.count)
+        frequency = self.highest * np.exp(-math.log(10000.0) * np.arange(self.count) / self.count)
         return _fourier(t, jnp.asarray(frequency, jnp.float32))
 
     @property
@@ -144,7 +145,7 @@ def time_embedding(config: Gpt2Config, *, key: Array) -> TimeEmbedding:
 def _true_time_embedding(config: Gpt2Config, *, key: Array) -> TimeEmbedding:
     Frequency = Axis("time_frequency", config.sinusoidal_dim)
     if config.time_embedding == "sinusoidal":
-        return Sinusoidal(Frequency.size)
+        return Sinusoidal(Frequency.size, config.time_frequency)
     if config.time_embedding == "learned_fourier":
         return LearnedFourier(hax.random.normal(key, Frequency))
     knots = layer_times(config.num_layers)

@@ -11,8 +11,11 @@ from rich.console import Console
 
 from qkvflow.cli import experiment_display as display
 from qkvflow.cli.main import main
+from qkvflow.config import RunConfig
 from qkvflow.experiments.results import read_experiment
-from tests.experiments.support import tiny_fields
+from qkvflow.experiments.runner import Job
+from tests.browser import CHROMIUM, COUNT_PARTS, look_at
+from tests.experiments.support import check_pdf, check_picture, tiny_fields
 from tests.train.support import write_text
 
 
@@ -45,18 +48,80 @@ def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
     assert len(summary["gated"]["all_test_losses"]) == 2
     tests = json.loads((tmp_path / "out" / "significance_tests.json").read_text())
     assert [test["split"] for test in tests] == ["valid", "test"]
+    assert "The test split was opened" in printed
     assert (tmp_path / "out" / "seed_1.pkl").is_file()
+    of_seed = json.loads((tmp_path / "out" / "seed_1.json").read_text())
+    assert of_seed["gated"]["valid"]["loss"] == summary["gated"]["all_losses"][1]
     assert main(["figures", "--results", "out", "--out", "publication_figures"]) == 0
-    assert (tmp_path / "publication_figures" / "statistical_performance.pdf").is_file()
-    assert (tmp_path / "publication_figures" / "results_table.tex").is_file()
+    figures = tmp_path / "publication_figures"
+    for name in ("statistical_performance", "efficiency_with_error", "speed_comparison"):
+        check_picture(figures / f"{name}.png")
+        check_pdf(figures / f"{name}.pdf")
+    assert r"\hline" in (figures / "results_table.tex").read_text()
     assert main(["report", "--results", "out"]) == 0
     assert "once, after its last step" in (tmp_path / "out" / "report.md").read_text()
+    if CHROMIUM is not None:
+        found = look_at(tmp_path / "out" / "report.html", tmp_path, COUNT_PARTS)
+        assert len(found["images"]) == 7 and min(found["images"]) > 500
     capsys.readouterr()
     assert main(["flops", "--results", "out", "--loss", "4.0"]) == 0
     assert "s to 4" in capsys.readouterr().out
     assert main(["flops", "--plan", plan, "--results", "out"]) == 2
     assert "not both" in capsys.readouterr().err
-    assert main(["ablate", "--plan", plan, "--arms", "gated", "--out", "out2"]) == 0
+
+
+def test_an_ablation_leaves_a_table_and_a_figure(plan, tmp_path, capsys):
+    assert main(["ablate", "--plan", plan, "--arms", "standard", "gated", "--out", "out"]) == 0
+    assert "Differences of valid losses" in capsys.readouterr().out
+    check_picture(tmp_path / "out" / "figures" / "forest.png")
+    check_pdf(tmp_path / "out" / "figures" / "forest.pdf")
+    assert (tmp_path / "out" / "report.md").read_text().startswith("# Ablation\n")
+
+
+@pytest.mark.parametrize(("what", "field"), [("parameters", "params"), ("flops", "training_flops")])
+def test_arms_are_made_equal_by_an_option(plan, tmp_path, what, field):
+    fields = yaml.safe_load(Path(plan).read_text())
+    del fields["sweep"]
+    fields["base"] |= {"steps": 60, "eval_every": 60, "save_every": 60}
+    fields["base"]["architecture"] |= {"hidden_dim": 32}
+    fields["seeds"] = 1
+    Path(plan).write_text(yaml.safe_dump(fields))
+    equal = ["--reference", "gated", "--equal", what]
+    assert main(["validate", "--plan", plan, *equal, "--out", "out"]) == 0
+    summary = json.loads((tmp_path / "out" / "statistics_summary.json").read_text())
+    assert summary["standard"][field] == pytest.approx(summary["gated"][field], rel=0.1)
+    assert main(["report", "--results", "out"]) == 0
+    named = {"parameters": "parameters of gated", "flops": "training FLOP of gated"}[what]
+    assert named in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_an_arm_that_fails_is_told_and_the_others_are_shown(plan, tmp_path, capsys):
+    fields = yaml.safe_load(Path(plan).read_text())
+    del fields["sweep"]
+    broken = {"learning_rate": 1e30, "clip": 0.0, "warmup": 0}
+    fields["arms"]["broken"] = {"model": "standard", "optimizer": broken}
+    Path(plan).write_text(yaml.safe_dump(fields))
+    assert main(["validate", "--plan", plan, "--arms", "gated", "broken", "--out", "out"]) == 1
+    printed = capsys.readouterr().out
+    assert "broken, seed 0 failed: Training stopped" in " ".join(printed.split())
+    assert list(json.loads((tmp_path / "out" / "statistics_summary.json").read_text())) == ["gated"]
+
+
+def test_errors_are_shown_as_they_are_and_every_arm_has_a_bar():
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    run = RunConfig(steps=3)
+    jobs = [Job(arm, run, Path("runs") / arm / "seed-0") for arm in ("first", "second")]
+    with display.Bars(console) as bars:
+        bars.stage("runs", len(jobs))
+        for job in jobs:
+            (sink,) = bars.begin(job)
+            sink.tick(3, 2.5)
+            error = "cannot open [/some/place], f32[batch]\ntrace"
+            bars.end(job, {"status": "failed", "error": error})
+    shown = console.file.getvalue()
+    assert "cannot open [/some/place], f32[batch]" in shown
+    last = shown[shown.rindex("runs ") :]
+    assert "first seed-0" in last and "second seed-0" in last
 
 
 def test_costs_are_measured_where_there_are_no_runs(plan, tmp_path, capsys):

@@ -1,6 +1,7 @@
 """A tiny experiment, and records without training."""
 
 import copy
+import struct
 
 FIRST_VERSION = {
     "standard": [2.3389012, 2.3523450, 2.3594689, 2.3986419, 2.3865778],
@@ -42,6 +43,23 @@ def without_times(content):
         rows = [[row[0], row[2]] for row in content] if is_curve else content
         return [without_times(row) for row in rows]
     return content
+
+
+def check_picture(path):
+    """It is a PNG of a size that can be read."""
+    content = path.read_bytes()
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", content[16:24])
+    assert width > 800
+    assert height > 150
+
+
+def check_pdf(path):
+    """It is a PDF, whole, with its fonts."""
+    content = path.read_bytes()
+    assert content.startswith(b"%PDF-")
+    assert content.rstrip().endswith(b"%%EOF")
+    assert b"/FontFile2" in content, "TrueType fonts are embedded"
 
 
 def made_up_record(arm, seed, loss, *, status="finished", steps=100, parameters=1000):

@@ -23,6 +23,12 @@ def test_every_named_plan_can_be_made(name):
     assert len(plan.seeds) == 5
 
 
+def test_every_arm_of_the_ablation_is_another_run():
+    arms = read_plan("ablation").arms
+    runs = {yaml.safe_dump(arm.run.to_dict()): arm.name for arm in arms}
+    assert len(runs) == len(arms)
+
+
 def test_arms_differ_from_the_base_only_in_what_they_say():
     fields = tiny_fields("x.txt", arms={"a": None, "b": {"architecture": {"num_layers": 3}}})
     plan = Plan.of({**fields, "reference": "a"})

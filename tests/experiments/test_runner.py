@@ -203,6 +203,22 @@ def test_one_failing_arm_does_not_lose_the_others(text, tmp_path):
     assert run_all(plan, tmp_path) == [("broken", 0)], "only what failed is tried again"
 
 
+class FailsWithoutAWord(Sink, Watcher):
+    """Lets every run fail by an error that has no text."""
+
+    def begin(self, job):
+        return [self]
+
+    def write(self, record):
+        raise NotImplementedError
+
+
+def test_an_error_without_text_is_told_by_its_name(text, tmp_path):
+    plan = Plan.of(tiny_fields(text, arms={"standard": {"model": "standard"}}, seeds=1))
+    (record,) = complete(plan, tmp_path, FailsWithoutAWord())
+    assert record["error"].splitlines()[0] == "NotImplementedError"
+
+
 def test_the_sweep_chooses_on_a_seed_of_its_own(text, tmp_path):
     sweep = {"learning_rates": [1e-6, 1e-2, 1e9], "steps": 6, "seed": 77}
     fields = tiny_fields(text, sweep=sweep)
