@@ -276,6 +276,28 @@ REPRODUCTION: list[Sentence] = [
         lambda: [swept("laptop", "standard", rate) for rate in (2.5e-4, 8e-3)],
     ),
     (
+        "5.47% lower, in their own run 0.55%, of one seed | {:.3f} lower ({:.3f} to {:.3f}), which is "
+        "{:.1f}%",
+        lambda: [
+            *above("ablation", "constant_time", "true_time"),
+            100
+            * above("ablation", "constant_time", "true_time")[0]
+            / arm("ablation", "constant_time")["loss_mean"],
+        ],
+    ),
+    (
+        "`tong_neuralode` ends {:.3f} below `time_indexed_mlp` ({:.3f} to {:.3f}), with {:.0f} times "
+        "its parameters",
+        lambda: [
+            *above("laptop", "time_indexed_mlp", "tong_neuralode"),
+            ratio("laptop", "params", "tong_neuralode", "time_indexed_mlp"),
+        ],
+    ),
+    (
+        "ends {:.3f} above `time_indexed_mlp` ({:.3f} to {:.3f})",
+        lambda: above("ablation", "hybrid", "true_time"),
+    ),
+    (
         "7.2 times, in another place 8 times | it takes {:.2f} of its time",
         lambda: bench("step-small", "time_indexed_mlp", "standard"),
     ),
@@ -380,6 +402,39 @@ RESEARCH: list[Sentence] = [
     (
         "`standard_narrow` has {:.0%} fewer parameters in all",
         lambda: [1 - ratio("laptop", "params", "standard_narrow", "time_indexed_mlp")],
+    ),
+    (
+        "where they end with the true one ({:+.4f}, {:+.4f} to {:+.4f})",
+        lambda: above("ablation", "true_time", "shuffled_time"),
+    ),
+    (
+        "not significantly above it ({:.3f}, {:.3f} to {:.3f})",
+        lambda: above("ablation", "constant_time", "true_time"),
+    ),
+    (
+        "With the true time the loss is {:.3f} above it ({:.3f} to {:.3f})",
+        lambda: above("ablation", "true_time", "shared"),
+    ),
+    (
+        "by a test of that pair alone (p = {:.3f})",
+        lambda: [pair("ablation", "true_time", "shuffled_time")["p_value_equivalence"]],
+    ),
+    (
+        "are {:.3f} and {:.3f} above the true time, neither significantly",
+        lambda: [above("ablation", name, "true_time")[0] for name in ("constant_time", "layer_vector")],
+    ),
+    (
+        "a difference below {:.2f} could have been missed",
+        lambda: [
+            min(
+                pair("ablation", name, "true_time")["detectable_difference"]
+                for name in ("constant_time", "layer_vector")
+            )
+        ],
+    ),
+    (
+        "Euler steps cost {:.3f}** ({:.3f} to {:.3f})",
+        lambda: above("ablation", "hybrid", "true_time"),
     ),
     (
         "From 300 steps to 600 the best rate of three arms moved from {} to {},",
