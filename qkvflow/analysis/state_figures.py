@@ -21,7 +21,7 @@ from qkvflow.analysis.figures import (
 )
 from qkvflow.analysis.studies import Study
 from qkvflow.experiments.figures import both, canvas, figure
-from qkvflow.experiments.report import Picture
+from qkvflow.experiments.page import Picture
 
 DECADES = 4.0
 """Powers of ten that the colours of the sensitivity span, at most."""

@@ -12,7 +12,7 @@ from qkvflow.analysis.figures import COOL, DARK, DEPTH, GREY, WARM, WIDTH, band,
 from qkvflow.analysis.studies import Study
 from qkvflow.analysis.summary import CIRCUITS
 from qkvflow.experiments.figures import COLOURS, LINES, MARKERS, both, canvas, figure
-from qkvflow.experiments.report import Picture
+from qkvflow.experiments.page import Picture
 
 DEPTH_COLOURS = "viridis"
 SMALLEST = 1e-6

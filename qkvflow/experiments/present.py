@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from qkvflow.experiments import figures
-from qkvflow.experiments.report import experiment_page, write_both
+from qkvflow.experiments.page import write_both
+from qkvflow.experiments.report import experiment_page
 from qkvflow.experiments.results import Experiment, Results
 
 

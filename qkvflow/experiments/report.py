@@ -1,58 +1,18 @@
-"""One page with all of an experiment, self-contained: HTML, and the same as Markdown.
+"""What a report of an experiment says: all of it on one page, in the order in which a reader asks."""
 
-A page is a list of headings, paragraphs, tables and figures; both formats are written from it, so that
-they cannot differ.
-"""
-
-import base64
-import html
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from qkvflow.experiments.figures import frontier
 from qkvflow.experiments.gates import Gates, gate_use
+from qkvflow.experiments.page import Heading, Item, Paragraph, Picture, Rows
 from qkvflow.experiments.plan import Arm, Plan
 from qkvflow.experiments.records import Record
 from qkvflow.experiments.results import Experiment, Results
 from qkvflow.experiments.statistics import smallest_p_value
 from qkvflow.experiments.summary import megabytes, steps_below
-
-
-@dataclass(frozen=True)
-class Heading:
-    """A heading, of level 1 for the page and 2 within it."""
-
-    text: str
-    level: int = 2
-
-
-@dataclass(frozen=True)
-class Paragraph:
-    """A few sentences."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A table; numbers are set to the right."""
-
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure that lies in a file, and what it shows."""
-
-    path: Path
-    caption: str
-
-
-Item = Heading | Paragraph | Rows | Picture
 
 
 def experiment_page(title: str, experiment: Experiment, pictures: Mapping[str, Path]) -> list[Item]:
@@ -347,89 +307,3 @@ def _pictures(pictures: Mapping[str, Path], *names: str) -> list[Item]:
         "sweep": "The sweep over learning rates.",
     }
     return [Picture(pictures[name], captions[name]) for name in names if name in pictures]
-
-
-def to_markdown(page: Sequence[Item], directory: Path) -> str:
-    """The page as Markdown; figures are named relative to its directory."""
-    parts = []
-    for item in page:
-        if isinstance(item, Heading):
-            parts.append(f"{'#' * item.level} {item.text}")
-        elif isinstance(item, Paragraph):
-            parts.append(item.text)
-        elif isinstance(item, Picture):
-            parts.append(f"![{item.caption}]({item.path.relative_to(directory).as_posix()})")
-        else:
-            lines = [item.head, tuple("---" for _ in item.head), *item.rows]
-            parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
-    return "\n\n".join(parts) + "\n"
-
-
-def write_both(page: Sequence[Item], out: Path) -> tuple[Path, Path]:
-    """OUT/report.html and OUT/report.md."""
-    whole, text = out / "report.html", out / "report.md"
-    whole.write_text(to_html(page), encoding="utf-8")
-    text.write_text(to_markdown(page, out), encoding="utf-8")
-    return whole, text
-
-
-def to_html(page: Sequence[Item]) -> str:
-    """The page as one HTML file that needs no other: figures are in it."""
-    title = next((item.text for item in page if isinstance(item, Heading)), "qkvflow")
-    body = "\n".join(element(item) for item in page)
-    return frame(title, body)
-
-
-def frame(title: str, body: str, style: str = "") -> str:
-    """A whole page around its body, with rules of style that only this page needs."""
-    return _FRAME.format(title=html.escape(title), body=body, style=style)
-
-
-def element(item: Item) -> str:
-    """One item as HTML."""
-    if isinstance(item, Heading):
-        return f"<h{item.level}>{html.escape(item.text)}</h{item.level}>"
-    if isinstance(item, Paragraph):
-        return f"<p>{html.escape(item.text)}</p>"
-    if isinstance(item, Picture):
-        data = base64.b64encode(item.path.read_bytes()).decode()
-        caption = html.escape(item.caption)
-        return (
-            f'<figure><img alt="{caption}" src="data:image/png;base64,{data}">'
-            f"<figcaption>{caption}</figcaption></figure>"
-        )
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in item.head)
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in item.rows
-    )
-    return f"<div><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-
-
-_FRAME = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="icon" href="data:,">
-<title>{title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; color: #1b1b1b; }}
-body {{ max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }}
-h1, h2 {{ line-height: 1.2; margin-top: 2.2rem; }}
-div {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; font-size: 0.82rem; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: 0.25rem 0.4rem; text-align: right; white-space: nowrap; }}
-td {{ border-bottom: 1px solid #e4e4e4; }}
-th {{ border-bottom: 2px solid #1b1b1b; }}
-th:first-child, td:first-child {{ text-align: left; }}
-p {{ max-width: 46rem; }}
-figure {{ margin: 1.5rem 0; }}
-img {{ max-width: 100%; width: 44rem; }}
-figcaption {{ color: #555; font-size: 0.86rem; }}
-{style}</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""

@@ -1,10 +1,10 @@
-"""The page of an adaptation experiment, made of the items of `experiments.report`."""
+"""The page of an adaptation experiment, made of the items of `experiments.page`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qkvflow.experiments.report import (
+from qkvflow.experiments.page import (
     Heading,
     Item,
     Paragraph,

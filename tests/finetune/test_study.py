@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from qkvflow.config import ConfigError, Gpt2Config
-from qkvflow.experiments.report import write_both
+from qkvflow.experiments.page import write_both
 from qkvflow.experiments.runner import Watcher
 from qkvflow.files import FileError
 from qkvflow.finetune.figures import draw_study
