@@ -437,6 +437,35 @@ RESEARCH: list[Sentence] = [
         lambda: above("ablation", "hybrid", "true_time"),
     ),
     (
+        "`standard` passes the table of 6-grams ({:.3f} against {:.3f}) and `time_indexed_mlp` that of "
+        "5-grams ({:.3f}), {:.3f} behind",
+        lambda: [
+            arm("long", "standard")["loss_mean"],
+            floor("long", 6),
+            arm("long", "time_indexed_mlp")["loss_mean"],
+            arm("long", "time_indexed_mlp")["loss_mean"] - arm("long", "standard")["loss_mean"],
+        ],
+    ),
+    (
+        "for {:,} steps, 37 million characters",
+        lambda: [arm("long", "standard")["steps"]],
+    ),
+    (
+        "They end at {:.3f} and {:.3f}.",
+        lambda: [arm("long", name)["loss_mean"] for name in ("standard", "time_indexed_mlp")],
+    ),
+    (
+        "by {:.2f} when ten thousand are done and by {:.3f} at the end",
+        lambda: [
+            ahead("long", "standard", "time_indexed_mlp", 10_000),
+            arm("long", "time_indexed_mlp")["loss_mean"] - arm("long", "standard")["loss_mean"],
+        ],
+    ),
+    (
+        "in runs of that length, is {:.3f}.",
+        lambda: above("laptop", "time_indexed_mlp", "standard")[:1],
+    ),
+    (
         "From 300 steps to 600 the best rate of three arms moved from {} to {},",
         lambda: [
             f"{rate:.0e}".replace("e-0", "e-")

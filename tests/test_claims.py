@@ -73,7 +73,7 @@ def test_the_longer_runs_have_the_learning_rates_that_the_laptop_setting_chose()
         assert arm.run.optimizer.learning_rate == found[arm.name]["learning_rate"]
 
 
-@pytest.mark.parametrize("name", ["laptop", "ablation"])
+@pytest.mark.parametrize("name", ["laptop", "ablation", "long"])
 def test_results_are_those_of_the_plan_that_comes_with_the_package(name):
     there, here = read_experiment(RESULTS / name).plan, read_plan(name)
     assert [(arm, there.arm(arm.name)) for arm in there.arms if arm != here.arm(arm.name)] == []
