@@ -533,7 +533,6 @@ SENTENCES: dict[str, list[Sentence]] = {
         *speed_rows(),
         ("The bound is 1.00.", nothing),
         ("**State-space part at length 2048**: bound 1.10.", nothing),
-        ("as fast at the end as at the start**: bound 1.05.", nothing),
     ],
     "docs/training.md": [
         ("within 1e-5 (tested on four simulated ones)", nothing),
