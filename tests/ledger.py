@@ -4,158 +4,39 @@ By document, pairs of a template and a function that gives what goes into it, re
 computed. Numbers in a template itself are settings, or what others claimed.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-import equinox as eqx
-import jax
-import numpy as np
-
-from qkvflow.config import Gpt2Config
 from qkvflow.experiments.gates import read_gates
 from qkvflow.experiments.records import read_json
-from qkvflow.experiments.results import read_experiment
-from qkvflow.experiments.statistics import (
-    holm,
-    pooled_t_test,
-    smallest_p_value,
-    summarise,
-    welch_test,
+from qkvflow.experiments.statistics import smallest_p_value
+from qkvflow.models import MODELS
+from tests.measured import (
+    RESULTS,
+    above,
+    ahead,
+    arm,
+    below_standard,
+    bench,
+    compression,
+    first_version,
+    first_version_p,
+    floor,
+    gains_of_pretraining,
+    moved_rates,
+    pair,
+    ratio,
+    size,
+    slopes,
+    swept,
 )
-from qkvflow.models import MODELS, build_model, count_parameters
-from tests.experiments.support import FIRST_VERSION
 
-ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "results"
 Sentence = tuple[str, Callable[[], Sequence[Any]]]
 
 
 def nothing() -> Sequence[Any]:
     """For a sentence whose numbers are all in its template."""
     return ()
-
-
-def size(model: str) -> tuple[int, int]:
-    """Parameters at the default config, without the table of positions and with it."""
-    shapes = eqx.filter_eval_shape(build_model, model, Gpt2Config(), key=jax.random.key(0))
-    total = count_parameters(shapes).total
-    return total - shapes.transformer.wpe.weight.size, total
-
-
-def compression(model: str) -> float:
-    """The parameters of `standard` over those of a model."""
-    return size("standard")[0] / size(model)[0]
-
-
-def arm(experiment: str, name: str) -> dict[str, Any]:
-    """The summary of an arm."""
-    return read_json(RESULTS / experiment / "statistics_summary.json")[name]
-
-
-def ratio(experiment: str, of: str, first: str, second: str) -> float:
-    """One field of two arms, one over the other."""
-    return arm(experiment, first)[of] / arm(experiment, second)[of]
-
-
-def pair(experiment: str, first: str, second: str, split: str = "valid") -> dict[str, Any]:
-    """The test of two arms on a split, in whichever order it was made."""
-    tests = read_json(RESULTS / experiment / "significance_tests.json")
-    names = {first, second}
-    return next(t for t in tests if {t["model1"], t["model2"]} == names and t["split"] == split)
-
-
-def above(experiment: str, first: str, second: str, split: str = "valid") -> tuple[float, float, float]:
-    """By how much the loss of the first is above that of the second, and the 95% interval of it."""
-    test = pair(experiment, first, second, split)
-    low, high = test["difference_ci95"]
-    if test["model1"] == first:
-        return test["difference"], low, high
-    return -test["difference"], -high, -low
-
-
-def bench(contest: str, name: str, against: str) -> list[float]:
-    """A ratio of times."""
-    findings = read_json(RESULTS / "bench.json")["contests"][contest]["findings"]
-    return [f["ratio"] for f in findings if (f["name"], f["against"]) == (name, against)]
-
-
-def ahead(experiment: str, first: str, second: str, step: int) -> float:
-    """By how much the first was below the second when the runs looked at a part of the valid split."""
-    losses: dict[str, list[float]] = {first: [], second: []}
-    for record in read_experiment(RESULTS / experiment).records:
-        if record["arm"] in losses:
-            losses[record["arm"]] += [loss for at, _, loss in record["curve"] if at == step]
-    return float(np.mean(losses[second]) - np.mean(losses[first]))
-
-
-def swept(experiment: str, name: str, rate: float) -> float:
-    """The loss of an arm's sweep at a learning rate."""
-    sweep = read_json(RESULTS / experiment / "tuned.json")[name]["sweep"]
-    return next(loss for at, loss in sweep if at == rate)
-
-
-def moved_rates(arms: Sequence[str]) -> tuple[float, float]:
-    """The best learning rate of all of these arms after 300 steps, and after 600."""
-    (before,) = {min(_sweep("laptop-300", name))[1] for name in arms}
-    (after,) = {min(_sweep("laptop", name))[1] for name in arms}
-    return before, after
-
-
-def _sweep(experiment: str, name: str) -> list[tuple[float, float]]:
-    records = map(read_json, (RESULTS / experiment / "sweep" / name).glob("lr-*.json"))
-    return [(r["valid"]["loss"], r["run"]["optimizer"]["learning_rate"]) for r in records]
-
-
-def floor(experiment: str, order: int) -> float:
-    """What n-grams of an order reach on the valid split."""
-    return read_json(RESULTS / experiment / "floors.json")["valid"][f"{order}-gram"]
-
-
-def below_standard(name: str) -> tuple[float, float, float, float]:
-    """By how much an arm of the laptop setting is below `standard`: nats, their interval, percent."""
-    difference, low, high = above("laptop", "standard", name)
-    return difference, low, high, 100 * difference / arm("laptop", "standard")["loss_mean"]
-
-
-def slopes(model: str, circuit: str) -> list[str]:
-    """How a circuit grows with depth: in the pretrained models, on both texts, and in the laptop's."""
-    small, laptop = (
-        read_json(RESULTS / place / "magnitude_over_depth.json")
-        for place in ("finetune/pretrain", "laptop")
-    )
-    found = [small.get(f"{text} {model}") for text in ("embedded", "wikitext-2")] + [laptop[model]]
-    ends = [circuits and circuits[circuit]["end"] for circuits in found]
-    return [f"{end['mean']:+.2f} +- {end['ci95']:.2f} " if end else "" for end in ends]
-
-
-def gains_of_pretraining() -> tuple[float, float]:
-    """The least and the largest gain of an adapted model over one from scratch, at 6 layers or more."""
-    gains = [
-        arms[f"{name.rsplit('-', 1)[0]}-scratch"][depth]["mean"] - row["mean"]
-        for arms in read_json(RESULTS / "finetune" / "summary.json")["losses"].values()
-        for name, rows in arms.items()
-        for depth, row in rows.items()
-        if int(depth) >= 6 and not name.endswith("-scratch")
-    ]
-    return min(gains), max(gains)
-
-
-def first_version(model: str) -> tuple[float, float]:
-    """Mean and half of the 95% interval of the losses that the first version's documents give."""
-    summary = summarise(FIRST_VERSION[model])
-    return summary.mean, summary.t.half_width
-
-
-def first_version_p(first: str, second: str) -> tuple[float, float]:
-    """p of the test that they made, and Welch's corrected for all six pairs."""
-    pairs = {
-        pair: [FIRST_VERSION[name] for name in pair]
-        for pair in itertools.combinations(FIRST_VERSION, 2)
-    }
-    welch = holm({pair: welch_test(*losses).p_value for pair, losses in pairs.items()})
-    return pooled_t_test(*pairs[first, second]).p_value, welch[first, second][0]
 
 
 def speed_rows() -> list[Sentence]:

@@ -21,7 +21,8 @@ from qkvflow.experiments.results import read_experiment
 from qkvflow.experiments.runner import chosen
 from qkvflow.finetune.page import study_page
 from qkvflow.finetune.study import Study, read_records, summarise
-from tests.ledger import RESULTS, ROOT, SENTENCES
+from tests.ledger import SENTENCES
+from tests.measured import RESULTS, ROOT
 
 TABLE = re.compile(r"<!-- (\S+): (.+?) -->\n+((?:\|.*\n)+)")
 CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)")

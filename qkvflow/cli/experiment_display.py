@@ -204,7 +204,7 @@ def run_experiment(plan: Plan, out: Path, console: Console) -> int:
     if results.tests:
         console.print(test_table(results.tests))
     show_failures(console, results.failures, out)
-    if any(record.get("test") for record in experiment.records):
-        console.print("The test split was opened, once by every run; the report has what it said.")
+    if plan.test:
+        console.print("The test split is opened, once a run, when it has ended: see the report.")
     console.print(f"Written: {out}/statistics_summary.json, significance_tests.json, seed_*.json")
     return 1 if results.failures else 0

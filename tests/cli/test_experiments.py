@@ -48,7 +48,7 @@ def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
     assert len(summary["gated"]["all_test_losses"]) == 2
     tests = json.loads((tmp_path / "out" / "significance_tests.json").read_text())
     assert [test["split"] for test in tests] == ["valid", "test"]
-    assert "The test split was opened" in printed
+    assert "The test split is opened" in printed
     assert (tmp_path / "out" / "seed_1.pkl").is_file()
     of_seed = json.loads((tmp_path / "out" / "seed_1.json").read_text())
     assert of_seed["gated"]["valid"]["loss"] == summary["gated"]["all_losses"][1]

@@ -160,6 +160,7 @@ def test_markdown_and_html_say_the_same(experiment):
         "Failed: broken, seed 0",
         "75%",
         "parameters of gated",
+        "Not compared, since fewer than two seeds of both finished: standard - broken",
     ):
         assert words in markdown, words
         assert words in html, words

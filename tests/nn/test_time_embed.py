@@ -19,6 +19,11 @@ def test_sinusoidal_is_t_and_sines_and_cosines_of_a_thousand_t():
     assert np.max(np.abs(features - expected)) < 5e-5
 
 
+def test_the_largest_frequency_is_the_configs():
+    embedding = time_embedding(small_config(time_frequency=10.0), key=jax.random.key(0))
+    assert embedding.at(0.3)[1] == pytest.approx(np.sin(10.0 * 0.3), abs=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned_fourier", "layer_vector"])
 def test_every_embedding_has_the_same_size_and_takes_vectors(kind):
     config = small_config(time_embedding=kind, num_layers=5)
