@@ -2,6 +2,7 @@
 
     qkvflow ablate --out ablation_results
     qkvflow ablate --arms true_time gates_on_inputs gates_on_both gated_attention --out ablation_gates
+    qkvflow ablate --arms shared true_time low_rank --steps 3000 --seeds 10 --out ablation_long
 
 By default: gates that are told the true time, a constant one, that of another layer, or a vector of
 their own for each layer; plain sharing; gates with euler steps. It takes hours on two cores, and goes
@@ -27,6 +28,10 @@ class Options:
 
     arms: tuple[str, ...] = TIME
     """Arms of the plan; qkvflow/experiments/plans/ablation.yaml lists them."""
+    steps: int | None = None
+    """Steps of a run; None: the plan's."""
+    seeds: tuple[int, ...] = ()
+    """Seeds of the runs; the plan's where none is named."""
     plan: str = "ablation"
     """The plan, or a YAML file like it."""
     title: str = "Ablation"
@@ -37,7 +42,8 @@ class Options:
 
 def run(options: Options) -> int:
     """Run what is missing, then write and show the statistics, and draw the figures."""
-    code = run_experiment(read_plan(options.plan).only(options.arms), options.out, Console())
+    plan = read_plan(options.plan).only(options.arms).over(steps=options.steps, seeds=options.seeds)
+    code = run_experiment(plan, options.out, Console())
     page, _ = write_report(read_experiment(options.out), options.title)
     print(f"The page with the figures is {page}")
     return code

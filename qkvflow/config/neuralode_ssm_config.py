@@ -93,8 +93,11 @@ class Gpt2Config:
     """Largest of them, if sinusoidal; the smaller, the slower weights change over depth."""
     gate: Literal["input", "output", "both", "element"] = "output"
     """What one gate of `gated` scales: rows, columns, rows and columns, or single weights."""
-    gate_start: Literal["identity", "sigmoid"] = "identity"
-    """identity: gates are 2 sigmoid(g) and start at 1. sigmoid: sigmoid(g), starting at 1/2."""
+    gate_start: Literal["identity", "sigmoid", "random"] = "identity"
+    """identity: gates are 2 sigmoid(g) and start at 1. sigmoid: sigmoid(g), starting at 1/2.
+
+    random: 2 sigmoid(g), starting around 1, each layer with others.
+    """
     gated_parts: tuple[Part, ...] | None = None
     """Parts of a layer of `gated` whose weights have gates; the others are shared. None: all."""
     low_rank: int = 8

@@ -107,6 +107,15 @@ class Plan:
         """The same plan with another arm as the reference."""
         return Plan.of({**self.fields, "reference": reference})
 
+    def over(self, *, steps: int | None = None, seeds: Sequence[int] = ()) -> "Plan":
+        """The same plan with runs of another length, or over other seeds, where these are given."""
+        fields = dict(self.fields)
+        if steps is not None:
+            fields["base"] = merged(fields.get("base", {}), {"steps": steps})
+        if seeds:
+            fields["seeds"] = list(seeds)
+        return Plan.of(fields)
+
     def equal(self, what: Literal["steps", "parameters", "flops"]) -> "Plan":
         """The same plan with all arms made equal to the reference in steps, as it is, or in costs.
 

@@ -95,7 +95,8 @@ def gated(make: MakeLayer[_Layer], config: Gpt2Config, *, key: Array) -> _Layer:
             return Shared(part)
         groups = _gate_axes(part, config.gate)
         keys = jax.random.split(key, len(groups))
-        networks = (TimeNetwork.init(config, axes, key=k, zero=True) for axes, k in zip(groups, keys))
+        zero = config.gate_start != "random"
+        networks = (TimeNetwork.init(config, axes, key=k, zero=zero) for axes, k in zip(groups, keys))
         return Gated(part, tuple(networks), config.gate_start)
 
     layer: Any = make(k_layer)

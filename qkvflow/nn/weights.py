@@ -138,7 +138,7 @@ class Generated(Weight):
 
 
 class Gated(Weight):
-    """W(t) = W * 2 sigmoid(g(t)), with g = MLP(embedding(t)) zero at the start.
+    """W(t) = W * 2 sigmoid(g(t)), with g = MLP(embedding(t)) zero at the start, unless it is random.
 
     There is one network for each group of axes that has a gate of its own: the input axes, the
     output axes, both (a product, rank one), or all axes together (element-wise). The bias is shared.
@@ -146,7 +146,7 @@ class Gated(Weight):
 
     base: Linear
     gates: tuple[TimeNetwork, ...]
-    start: Literal["identity", "sigmoid"] = eqx.field(static=True)
+    start: Literal["identity", "sigmoid", "random"] = eqx.field(static=True)
 
     def at(self, t: Time) -> Linear:
         """The base map with its weight scaled by the gates at t."""
@@ -174,7 +174,7 @@ class Gated(Weight):
 
     def _gate(self, network: TimeNetwork, t: Time) -> Array:
         """The gate of one network, [..., In, Out], of size one where it does not act."""
-        gate = jax.nn.sigmoid(network.at(t)) * (2.0 if self.start == "identity" else 1.0)
+        gate = jax.nn.sigmoid(network.at(t)) * (1.0 if self.start == "sigmoid" else 2.0)
         acts_on = network.out.Out
         shape = (
             size_of(side) if set(side) <= set(acts_on) else 1 for side in (self.base.In, self.base.Out)

@@ -71,8 +71,11 @@ def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
 
 
 def test_an_ablation_leaves_a_table_and_a_figure(plan, tmp_path, capsys):
-    assert main(["ablate", "--plan", plan, "--arms", "standard", "gated", "--out", "out"]) == 0
+    arms = ["--arms", "standard", "gated", "--steps", "6", "--seeds", "3", "5"]
+    assert main(["ablate", "--plan", plan, *arms, "--out", "out"]) == 0
     assert "Differences of valid losses" in capsys.readouterr().out
+    records = read_experiment(tmp_path / "out").records
+    assert [(r["seed"], r["run"]["steps"]) for r in records] == [(3, 6), (5, 6)] * 2
     check_picture(tmp_path / "out" / "figures" / "forest.png")
     check_pdf(tmp_path / "out" / "figures" / "forest.pdf")
     assert (tmp_path / "out" / "report.md").read_text().startswith("# Ablation\n")

@@ -29,6 +29,16 @@ def test_every_arm_of_the_ablation_is_another_run():
     assert len(runs) == len(arms)
 
 
+def test_a_plan_over_other_steps_and_seeds():
+    plan = read_plan("ablation").only(["shared", "true_time"])
+    longer = plan.over(steps=3000, seeds=[10, 11])
+    assert [arm.run.steps for arm in longer.arms] == [3000, 3000]
+    assert longer.seeds == (10, 11) and longer.sweep == plan.sweep
+    assert plan.over() == plan
+    with pytest.raises(ConfigError, match="one of the runs' seeds"):
+        plan.over(seeds=[1000])
+
+
 def test_arms_differ_from_the_base_only_in_what_they_say():
     fields = tiny_fields("x.txt", arms={"a": None, "b": {"architecture": {"num_layers": 3}}})
     plan = Plan.of({**fields, "reference": "a"})

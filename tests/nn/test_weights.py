@@ -34,7 +34,7 @@ def curves(weights, **changes):
 EVERY_GATE = [
     ("gated", {"gate": g, "gate_start": s})
     for g in ("input", "output", "both", "element")
-    for s in ("identity", "sigmoid")
+    for s in ("identity", "sigmoid", "random")
 ]
 EVERY_CURVE = (
     [(w, {}) for w in WEIGHTS if w != "gated"]
@@ -114,6 +114,16 @@ def test_gates_start_exactly(gate, start, factor):
     curve = FAMILIES["gated"](make_layer, config, key=jax.random.key(0))["map"]
     factor = factor ** len(curve.gates)
     assert difference(curve.at(TIMES[3]).weight.array, factor * curve.base.weight.array) == 0.0
+
+
+def test_gates_that_start_at_random_are_around_one_and_others_in_every_layer():
+    config = small_config(weights="gated", gate_start="random", time_embed_dim=64)
+    layer = {"map": Linear.init((In,), (hax.Axis("mlp", 500),), key=jax.random.key(1))}
+    curve = FAMILIES["gated"](lambda key: layer, config, key=jax.random.key(0))["map"]
+    gates = np.asarray(curve.before_loop(layer_times(4))[0])[:, 0]
+    assert abs(gates.mean() - 1.0) < 0.02, gates.mean()
+    assert (gates.std(axis=1) > 0.1).all(), gates.std(axis=1)
+    assert (gates.std(axis=0) > 0.01).all(), gates.std(axis=0).min()
 
 
 def test_low_rank_adds_a_matrix_of_that_rank():
