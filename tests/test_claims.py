@@ -2,7 +2,7 @@
 
 A table in a document stands below a comment that names the report that it is from,
 `<!-- results/finetune/report.md: From embedded to wikitext-2 -->`, and is that report's. Reports are
-what the records say. Sentences with numbers are in tests/ledger.py once more, with the numbers taken
+what the records say. Sentences with numbers are in tests/ledger/ once more, with the numbers taken
 from the results; a number that is in neither is a mistake.
 """
 
@@ -22,7 +22,7 @@ from qkvflow.experiments.runner import chosen
 from qkvflow.finetune.page import study_page
 from qkvflow.finetune.study import Study, read_records, summarise
 from tests.ledger import SENTENCES
-from tests.measured import RESULTS, ROOT
+from tests.ledger.measured import RESULTS, ROOT
 
 TABLE = re.compile(r"<!-- (\S+): (.+?) -->\n+((?:\|.*\n)+)")
 CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)")
@@ -74,9 +74,13 @@ def test_the_longer_runs_have_the_learning_rates_that_the_laptop_setting_chose()
         assert arm.run.optimizer.learning_rate == found[arm.name]["learning_rate"]
 
 
-@pytest.mark.parametrize("name", ["laptop", "ablation", "long"])
+PLANS = {name: read_plan(name) for name in ("laptop", "ablation", "long")}
+PLANS["gap"] = read_plan("ablation").over(steps=3000, seeds=[10]).against("shared")
+
+
+@pytest.mark.parametrize("name", PLANS)
 def test_results_are_those_of_the_plan_that_comes_with_the_package(name):
-    there, here = read_experiment(RESULTS / name).plan, read_plan(name)
+    there, here = read_experiment(RESULTS / name).plan, PLANS[name]
     assert [(arm, there.arm(arm.name)) for arm in there.arms if arm != here.arm(arm.name)] == []
     for what in ("seeds", "sweep", "margin", "test", "reference"):
         assert getattr(there, what) == getattr(here, what)

@@ -25,7 +25,7 @@ def test_every_named_plan_can_be_made(name):
 
 def test_every_arm_of_the_ablation_is_another_run():
     arms = read_plan("ablation").arms
-    runs = {yaml.safe_dump(arm.run.to_dict()): arm.name for arm in arms}
+    runs = {(yaml.safe_dump(arm.run.to_dict()), arm.parameters_of): arm.name for arm in arms}
     assert len(runs) == len(arms)
 
 

@@ -1,7 +1,7 @@
 """What was measured, as the documents cite it: read from results/, or computed."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from qkvflow.config import Gpt2Config
+from qkvflow.experiments.gates import gate_use, read_gates
 from qkvflow.experiments.records import read_json
 from qkvflow.experiments.results import read_experiment
 from qkvflow.experiments.statistics import (
@@ -21,8 +22,18 @@ from qkvflow.experiments.statistics import (
 from qkvflow.models import build_model, count_parameters
 from tests.experiments.support import FIRST_VERSION
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
+Sentence = tuple[str, Callable[[], Sequence[Any]]]
+"""A template, and a function that gives what goes into it.
+
+Numbers in the template itself are settings, or what others claimed.
+"""
+
+
+def nothing() -> Sequence[Any]:
+    """For a sentence whose numbers are all in its template."""
+    return ()
 
 
 def size(model: str) -> tuple[int, int]:
@@ -94,6 +105,17 @@ def moved_rates(arms: Sequence[str]) -> tuple[float, float]:
 def _sweep(experiment: str, name: str) -> list[tuple[float, float]]:
     records = map(read_json, (RESULTS / experiment / "sweep" / name).glob("lr-*.json"))
     return [(r["valid"]["loss"], r["run"]["optimizer"]["learning_rate"]) for r in records]
+
+
+def closed_gates(experiment: str, name: str, of: str) -> float:
+    """The share of an arm's gates of one map that closed in a layer, over all its runs."""
+    return gate_use(list(read_gates(RESULTS / experiment, name).values()))[of].closed
+
+
+def least_and_most(numbers: Iterable[float]) -> tuple[float, float]:
+    """The ends of a range."""
+    ordered = sorted(numbers)
+    return ordered[0], ordered[-1]
 
 
 def floor(experiment: str, order: int) -> float:

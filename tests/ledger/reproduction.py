@@ -1,0 +1,150 @@
+"""What docs/reproduction.md says with numbers; what comes before a bar is what was claimed."""
+
+from tests.ledger.measured import (
+    Sentence,
+    above,
+    arm,
+    below_standard,
+    bench,
+    compression,
+    first_version,
+    first_version_p,
+    floor,
+    nothing,
+    ratio,
+    size,
+    swept,
+)
+
+SENTENCES: list[Sentence] = [
+    *(
+        (quoted, nothing)
+        for quoted in (
+            "308.5M,",
+            "51.5M,",
+            "| 0.7M and 0.96M |",
+            "| 4.9M and 9.4M |",
+            "10.73 to 24.57",
+            "10,240",
+            "One learning rate, 3e-4, for all models.",
+            "A learning rate of 3e-4 serves all models",
+        )
+    ),
+    ("{:,} | no: it was not a transformer |", lambda: size("standard")),
+    ("{:,} | yes, the first |", lambda: size("tong_neuralode")),
+    ("{:,} | nearly: with the usual MLP", lambda: size("time_indexed_mlp")),
+    ("{:,} | no: it is smaller |", lambda: size("time_indexed_ssm")),
+    (
+        "| 430 times, in another place 645 | {:.2f} times |",
+        lambda: [compression("time_indexed_mlp")],
+    ),
+    (
+        "| 63 times, in another place 66 | {:.2f} times |",
+        lambda: [compression("time_indexed_ssm")],
+    ),
+    ("| 2.367 ± 0.022 | {:.3f} ± {:.3f} |", lambda: first_version("standard")),
+    ("| 2.336 ± 0.018 | {:.3f} ± {:.3f} |", lambda: first_version("tong_neuralode")),
+    ("| 2.231 ± 0.025 | {:.3f} ± {:.3f} |", lambda: first_version("time_indexed_mlp")),
+    ("| 2.147 ± 0.124 | {:.3f} ± {:.3f} |", lambda: first_version("time_indexed_ssm")),
+    (
+        "`tong_neuralode` is better than `standard` | p < 0.05 | its test: p = {:.4f}; Welch with "
+        "Holm: {:.3f} |",
+        lambda: first_version_p("standard", "tong_neuralode"),
+    ),
+    (
+        "`time_indexed_mlp` is better than `standard` | p < 0.05 | its test: p = {:.5f}; Welch with "
+        "Holm: {:.4f} |",
+        lambda: first_version_p("standard", "time_indexed_mlp"),
+    ),
+    (
+        "`time_indexed_ssm` is better than `standard` | p < 0.05 | its test: p = {:.4f}; Welch with "
+        "Holm: {:.3f} |",
+        lambda: first_version_p("standard", "time_indexed_ssm"),
+    ),
+    (
+        "| the best of the four | its test: p = {:.3f}; Welch with Holm: {:.3f} |",
+        lambda: first_version_p("time_indexed_mlp", "time_indexed_ssm"),
+    ),
+    (
+        "table of bigrams reaches, {:.3f} nats (valid, Witten-Bell)",
+        lambda: [floor("laptop", 2)],
+    ),
+    (
+        "6.5% lower, in another place 9.3% | {:.3f} higher ({:.3f} to {:.3f})",
+        lambda: above("laptop", "time_indexed_mlp", "standard"),
+    ),
+    (
+        "4.5% lower | {:.3f} higher ({:.3f} to {:.3f})",
+        lambda: above("laptop", "time_indexed_mlp", "tong_neuralode"),
+    ),
+    (
+        "9.3% below `standard`, in another place 22% | {:.3f} below ({:.3f} to {:.3f}), which is "
+        "{:.1f}%",
+        lambda: below_standard("time_indexed_ssm"),
+    ),
+    (
+        "2.336 against 2.367 | {:.3f} lower ({:.3f} to {:.3f}), which is {:.1f}%",
+        lambda: below_standard("tong_neuralode"),
+    ),
+    (
+        "yes, with {:.1f} times the parameters",
+        lambda: [ratio("laptop", "params", "tong_neuralode", "standard")],
+    ),
+    (
+        "`standard` at the size of `time_indexed_mlp` is {:.3f} below it ({:.3f} to {:.3f})",
+        lambda: above("laptop", "time_indexed_mlp", "standard_narrow"),
+    ),
+    (
+        "its best learning rate is {:.0f} times lower than `standard`'s, and from 2e-3 on it stays at "
+        "{:.2f} nats or above",
+        lambda: [
+            ratio("laptop", "learning_rate", "standard", "tong_neuralode"),
+            min(swept("laptop", "tong_neuralode", rate) for rate in (2e-3, 4e-3, 8e-3)),
+        ],
+    ),
+    (
+        "`standard` is at {:.2f} nats with 2.5e-4 and at {:.2f} with 8e-3",
+        lambda: [swept("laptop", "standard", rate) for rate in (2.5e-4, 8e-3)],
+    ),
+    (
+        "5.47% lower, in their own run 0.55%, of one seed | {:.3f} lower ({:.3f} to {:.3f}), which is "
+        "{:.1f}%",
+        lambda: [
+            *above("ablation", "constant_time", "true_time"),
+            100
+            * above("ablation", "constant_time", "true_time")[0]
+            / arm("ablation", "constant_time")["loss_mean"],
+        ],
+    ),
+    (
+        "`tong_neuralode` ends {:.3f} below `time_indexed_mlp` ({:.3f} to {:.3f}), with {:.0f} times "
+        "its parameters",
+        lambda: [
+            *above("laptop", "time_indexed_mlp", "tong_neuralode"),
+            ratio("laptop", "params", "tong_neuralode", "time_indexed_mlp"),
+        ],
+    ),
+    (
+        "ends {:.3f} above `time_indexed_mlp` ({:.3f} to {:.3f})",
+        lambda: above("ablation", "hybrid", "true_time"),
+    ),
+    (
+        "7.2 times, in another place 8 times | it takes {:.2f} of its time",
+        lambda: bench("step-small", "time_indexed_mlp", "standard"),
+    ),
+    (
+        "8.4 times, in another place 7 times | {:.2f} times",
+        lambda: bench("ssm-short", "time_indexed_ssm", "time_indexed_mlp"),
+    ),
+    (
+        "3.6 times | it takes {:.2f} times as long at 1024 tokens",
+        lambda: bench("tong-small", "tong_neuralode", "standard"),
+    ),
+    (
+        "{:.3f} nats below `standard` in the laptop setting, with {:.1f} times the parameters",
+        lambda: [
+            below_standard("tong_neuralode")[0],
+            ratio("laptop", "params", "tong_neuralode", "standard"),
+        ],
+    ),
+]
