@@ -98,6 +98,8 @@ class Gpt2Config:
 
     random: 2 sigmoid(g), starting around 1, each layer with others.
     """
+    gate_shift: bool = False
+    """Whether biases of `gated` depend on depth, too: b + s(t), with a network s that starts at 0."""
     gated_parts: tuple[Part, ...] | None = None
     """Parts of a layer of `gated` whose weights have gates; the others are shared. None: all."""
     low_rank: int = 8
@@ -312,6 +314,8 @@ def _part_problems(config: Gpt2Config) -> list[str]:
     if missing or config.gated_parts == ():
         gated = ", ".join(config.gated_parts or ()) or "empty"
         problems.append(f"gated_parts is {gated}; expected some of the layer's parts.")
+    if config.gate_shift and not config.bias:
+        problems.append("gate_shift is set where there are no biases; set use_bias, too.")
     if config.adapter is not None and not config.adapter_maps:
         problems.append("adapter_maps is empty; expected at least one name of a linear map.")
     inner = config.hidden_dim * config.ssm_expand

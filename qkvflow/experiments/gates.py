@@ -22,7 +22,7 @@ def gates_of(model: LanguageModel, times: np.ndarray | None = None) -> Gates:
     times = np.asarray(model.steps().times[:, -1]) if times is None else times
     found = {}
     for path, curve in nodes_of(model.transformer.blocks, Gated):
-        for i, gate in enumerate(jax.device_get(curve.before_loop(times))):
+        for i, gate in enumerate(jax.device_get(curve.gates_at(times))):
             suffix = f" ({i + 1})" if len(curve.gates) > 1 else ""
             found[map_name(path) + suffix] = np.asarray(gate).reshape(len(times), -1)
     return found

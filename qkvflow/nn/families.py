@@ -87,7 +87,10 @@ def generated(make: MakeLayer[_Layer], config: Gpt2Config, *, key: Array) -> _La
 
 
 def gated(make: MakeLayer[_Layer], config: Gpt2Config, *, key: Array) -> _Layer:
-    """One set of base weights, scaled by gates that depend on depth; norms and biases are shared."""
+    """One set of base weights, scaled by gates that depend on depth; norms are shared.
+
+    So are biases, unless the config has them shifted.
+    """
     k_layer, k_gates = jax.random.split(key)
 
     def curve(part: Linear | Norm, key: Array) -> Weight:
@@ -97,7 +100,11 @@ def gated(make: MakeLayer[_Layer], config: Gpt2Config, *, key: Array) -> _Layer:
         keys = jax.random.split(key, len(groups))
         zero = config.gate_start != "random"
         networks = (TimeNetwork.init(config, axes, key=k, zero=zero) for axes, k in zip(groups, keys))
-        return Gated(part, tuple(networks), config.gate_start)
+        shift = None
+        if config.gate_shift and part.bias is not None:
+            k_shift = jax.random.fold_in(key, len(groups))
+            shift = TimeNetwork.init(config, part.Out, key=k_shift, zero=True)
+        return Gated(part, tuple(networks), shift, config.gate_start)
 
     layer: Any = make(k_layer)
     curves = _map_parts(curve, layer, k_gates)

@@ -141,36 +141,44 @@ class Gated(Weight):
     """W(t) = W * 2 sigmoid(g(t)), with g = MLP(embedding(t)) zero at the start, unless it is random.
 
     There is one network for each group of axes that has a gate of its own: the input axes, the
-    output axes, both (a product, rank one), or all axes together (element-wise). The bias is shared.
+    output axes, both (a product, rank one), or all axes together (element-wise). The bias is shared,
+    or with a network `shift` b(t) = b + s(t), where s is zero at the start, too.
     """
 
     base: Linear
     gates: tuple[TimeNetwork, ...]
+    shift: TimeNetwork | None
     start: Literal["identity", "sigmoid", "random"] = eqx.field(static=True)
 
     def at(self, t: Time) -> Linear:
-        """The base map with its weight scaled by the gates at t."""
+        """The base map with its weight scaled by the gates at t, and its bias shifted."""
         times = np.shape(t)
         full = _map_named(lambda array: jnp.broadcast_to(array, times + array.shape), self.base)
-        return self._scaled(full, self.before_loop(t))
+        return self._changed(full, *self.before_loop(t))
 
-    def before_loop(self, times: Time) -> list[Array]:
+    def gates_at(self, t: Time) -> list[Array]:
         """The gates: vectors, unless they are element-wise."""
-        return [self._gate(network, times) for network in self.gates]
+        return [self._gate(network, t) for network in self.gates]
 
-    def inside_loop(self, prepared: list[Array]) -> Linear:
-        """The base map with its weight scaled by the gates of a layer."""
-        return self._scaled(self.base, prepared)
+    def before_loop(self, times: Time) -> tuple[list[Array], Array | None]:
+        """The gates, and what is added to the bias."""
+        return self.gates_at(times), None if self.shift is None else self.shift.at(times)
+
+    def inside_loop(self, prepared: tuple[list[Array], Array | None]) -> Linear:
+        """The base map with the gates and the shift of a layer."""
+        return self._changed(self.base, *prepared)
 
     @staticmethod
-    def _scaled(part: Linear, gates: list[Array]) -> Linear:
+    def _changed(part: Linear, gates: list[Array], shift: Array | None) -> Linear:
         # As matrices: sums over arrays that have an axis of size one are slow (see `Norm`).
         shape = part.weight.array.shape
         weight = part.weight.array.reshape(*shape[: -len(part.In + part.Out)], size_of(part.In), -1)
         for gate in gates:
             weight *= gate
-        named = hax.named(weight.reshape(shape), part.weight.axes)
-        return eqx.tree_at(lambda m: m.weight, part, named)
+        bias = part.bias
+        if bias is not None and shift is not None:
+            bias = hax.named(bias.array + shift, bias.axes)
+        return Linear(hax.named(weight.reshape(shape), part.weight.axes), bias, part.In, part.Out)
 
     def _gate(self, network: TimeNetwork, t: Time) -> Array:
         """The gate of one network, [..., In, Out], of size one where it does not act."""

@@ -50,6 +50,16 @@ def test_an_unrolled_model_has_the_shapes_that_its_config_builds(integrator, dep
     assert shapes == [leaf.shape for leaf in jax.tree.leaves(unrolled)]
 
 
+@pytest.mark.parametrize("parts", [("attention", "mlp"), ("attention", "ssm")])
+def test_gates_and_shifts_of_the_loop_over_depth_are_those_of_the_table(parts):
+    model, ids = model_and_ids(weights="gated", gate="both", gate_shift=True, parts=parts)
+    shifted = model(ids)
+    error = difference(shifted, unroll(model, model.config.num_layers)(ids))
+    assert error < 1e-5, error
+    without = eqx.tree_at(lambda m: m.transformer.blocks.parts["attention"].part.out.shift, model, None)
+    assert difference(shifted, without(ids)) > 1e-3
+
+
 def test_every_family_was_compared_at_every_depth():
     """What benchmarks/unroll.py found; the next test computes some of it again."""
     record = json.loads((ROOT / "results" / "unroll.json").read_text())

@@ -39,6 +39,7 @@ EVERY_GATE = [
 EVERY_CURVE = (
     [(w, {}) for w in WEIGHTS if w != "gated"]
     + EVERY_GATE
+    + [("gated", {"gate_shift": True})]
     + [
         (w, {"time_embedding": e})
         for w in ("generated", "gated", "low_rank")
@@ -116,11 +117,26 @@ def test_gates_start_exactly(gate, start, factor):
     assert difference(curve.at(TIMES[3]).weight.array, factor * curve.base.weight.array) == 0.0
 
 
+def test_gated_shifts_the_base_biases():
+    shapes = {"gate": "both", "gate_shift": True}
+    layer = curves("gated", **shapes)
+    curve = layer["map"]
+    expected = curve.base.bias.array + curve.shift.at(0.3)
+    assert difference(curve.at(0.3).bias.array, expected) == 0.0
+    assert difference(curve.at(0.3).bias, curve.at(0.9).bias) > 1e-2
+    assert layer["vector"].shift is None, "it has no bias"
+    fresh, plain = (
+        FAMILIES["gated"](make_layer, small_config(weights="gated", **of), key=jax.random.key(0))
+        for of in (shapes, {"gate": "both"})
+    )
+    assert difference(resolve(fresh, TIMES), resolve(plain, TIMES)) == 0.0, "they start alike"
+
+
 def test_gates_that_start_at_random_are_around_one_and_others_in_every_layer():
     config = small_config(weights="gated", gate_start="random", time_embed_dim=64)
     layer = {"map": Linear.init((In,), (hax.Axis("mlp", 500),), key=jax.random.key(1))}
     curve = FAMILIES["gated"](lambda key: layer, config, key=jax.random.key(0))["map"]
-    gates = np.asarray(curve.before_loop(layer_times(4))[0])[:, 0]
+    gates = np.asarray(curve.gates_at(layer_times(4))[0])[:, 0]
     assert abs(gates.mean() - 1.0) < 0.02, gates.mean()
     assert (gates.std(axis=1) > 0.1).all(), gates.std(axis=1)
     assert (gates.std(axis=0) > 0.01).all(), gates.std(axis=0).min()
@@ -187,6 +203,12 @@ def test_gates_on_some_parts_only(part):
         weights = [jax.tree.leaves(block.parts[name].part) for block in (early, late)]
         changes = max(difference(a, b) for a, b in zip(*weights, strict=True))
         assert (changes > 1e-3) == (name == part), name
+
+
+def test_a_shift_needs_biases():
+    with pytest.raises(ConfigError, match="where there are no biases; set use_bias, too"):
+        small_config(gate_shift=True, flavour="llama")
+    assert small_config(gate_shift=True, flavour="llama", use_bias=True).bias
 
 
 @pytest.mark.parametrize("gated", [(), ("ssm",)])
