@@ -93,10 +93,10 @@ class Gpt2Config:
     """Largest of them, if sinusoidal; the smaller, the slower weights change over depth."""
     gate: Literal["input", "output", "both", "element"] = "output"
     """What one gate of `gated` scales: rows, columns, rows and columns, or single weights."""
-    gate_start: Literal["identity", "sigmoid", "random"] = "identity"
+    gate_start: Literal["identity", "sigmoid", "random", "linear"] = "identity"
     """identity: gates are 2 sigmoid(g) and start at 1. sigmoid: sigmoid(g), starting at 1/2.
 
-    random: 2 sigmoid(g), starting around 1, each layer with others.
+    random: 2 sigmoid(g), starting around 1, each layer with others. linear: 1 + g, starting at 1.
     """
     gate_shift: bool = False
     """Whether biases of `gated` depend on depth, too: b + s(t), with a network s that starts at 0."""

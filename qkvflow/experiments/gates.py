@@ -54,9 +54,9 @@ class GateUse:
     over_depth: float
     """Root mean square of their deviation from their mean over depth, over the mean of all."""
     closed: float
-    """Share that is below a tenth of the same gate's largest value over depth."""
+    """Share whose size is below a tenth of the same gate's largest over depth."""
     saturated: float
-    """Share above 1.9; a gate stays below 2."""
+    """Share above 1.9; but for linear ones, a gate stays below 2."""
 
 
 def gate_use(runs: Sequence[Mapping[str, np.ndarray]]) -> dict[str, GateUse]:
@@ -70,7 +70,7 @@ def gate_use(runs: Sequence[Mapping[str, np.ndarray]]) -> dict[str, GateUse]:
     return {
         name: GateUse(
             over_depth=float(np.sqrt(gates.var(axis=1).mean()) / gates.mean()),
-            closed=float((gates < 0.1 * gates.max(axis=1, keepdims=True)).mean()),
+            closed=float((np.abs(gates) < 0.1 * np.abs(gates).max(axis=1, keepdims=True)).mean()),
             saturated=float((gates > 1.9).mean()),
         )
         for name, gates in stacked.items()

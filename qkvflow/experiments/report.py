@@ -233,8 +233,8 @@ def _gates(gates: Mapping[str, Mapping[int, Gates]], pictures: Mapping[str, Path
         for name, use in gate_use(list(runs.values())).items()
     )
     note = (
-        "What became of the gates of all layers and seeds, which start at 1 (or as gate_start says) "
-        "and stay between 0 and 2. over depth: their deviation from their mean over depth, relative to "
+        "What became of the gates of all layers and seeds, which start at 1 and stay between 0 and 2, "
+        "or as gate_start says. over depth: their deviation from their mean over depth, relative to "
         "the mean. closed: the share below a tenth of the same gate's largest value over depth; what "
         "scales a gate in all layers alike, the weights behind it can take back. saturated: the share "
         "above 1.9."

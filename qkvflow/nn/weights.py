@@ -140,6 +140,7 @@ class Generated(Weight):
 class Gated(Weight):
     """W(t) = W * 2 sigmoid(g(t)), with g = MLP(embedding(t)) zero at the start, unless it is random.
 
+    With start "sigmoid" the gate is sigmoid(g(t)), with "linear" 1 + g(t), which has no bounds.
     There is one network for each group of axes that has a gate of its own: the input axes, the
     output axes, both (a product, rank one), or all axes together (element-wise). The bias is shared,
     or with a network `shift` b(t) = b + s(t), where s is zero at the start, too.
@@ -148,7 +149,7 @@ class Gated(Weight):
     base: Linear
     gates: tuple[TimeNetwork, ...]
     shift: TimeNetwork | None
-    start: Literal["identity", "sigmoid", "random"] = eqx.field(static=True)
+    start: Literal["identity", "sigmoid", "random", "linear"] = eqx.field(static=True)
 
     def at(self, t: Time) -> Linear:
         """The base map with its weight scaled by the gates at t, and its bias shifted."""
@@ -182,7 +183,11 @@ class Gated(Weight):
 
     def _gate(self, network: TimeNetwork, t: Time) -> Array:
         """The gate of one network, [..., In, Out], of size one where it does not act."""
-        gate = jax.nn.sigmoid(network.at(t)) * (1.0 if self.start == "sigmoid" else 2.0)
+        logit = network.at(t)
+        if self.start == "linear":
+            gate = 1.0 + logit
+        else:
+            gate = jax.nn.sigmoid(logit) * (1.0 if self.start == "sigmoid" else 2.0)
         acts_on = network.out.Out
         shape = (
             size_of(side) if set(side) <= set(acts_on) else 1 for side in (self.base.In, self.base.Out)

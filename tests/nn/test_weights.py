@@ -34,7 +34,7 @@ def curves(weights, **changes):
 EVERY_GATE = [
     ("gated", {"gate": g, "gate_start": s})
     for g in ("input", "output", "both", "element")
-    for s in ("identity", "sigmoid", "random")
+    for s in ("identity", "sigmoid", "random", "linear")
 ]
 EVERY_CURVE = (
     [(w, {}) for w in WEIGHTS if w != "gated"]
@@ -109,12 +109,22 @@ def test_gated_scales_the_base_weights(gate):
 
 
 @pytest.mark.parametrize("gate", ["input", "output", "both", "element"])
-@pytest.mark.parametrize(("start", "factor"), [("identity", 1.0), ("sigmoid", 0.5)])
+@pytest.mark.parametrize(("start", "factor"), [("identity", 1.0), ("sigmoid", 0.5), ("linear", 1.0)])
 def test_gates_start_exactly(gate, start, factor):
     config = small_config(weights="gated", gate=gate, gate_start=start)
     curve = FAMILIES["gated"](make_layer, config, key=jax.random.key(0))["map"]
     factor = factor ** len(curve.gates)
     assert difference(curve.at(TIMES[3]).weight.array, factor * curve.base.weight.array) == 0.0
+
+
+def test_linear_gates_have_no_bounds():
+    curve = curves("gated", gate_start="linear")["map"]
+    (network,) = curve.gates
+    network = eqx.tree_at(lambda n: n.out.bias, network, network.out.bias - 100.0)
+    curve = eqx.tree_at(lambda c: c.gates, curve, (network,))
+    expected = curve.base.weight.array * (1.0 + network.at(0.3))[None]
+    assert difference(curve.at(0.3).weight.array, expected) < 1e-4
+    assert (curve.gates_at(0.3)[0] < -50.0).all()
 
 
 def test_gated_shifts_the_base_biases():
