@@ -32,6 +32,8 @@ STYLE: Any = {
 COLOURS = ("#1b1b1b", "#d55e00", "#0072b2", "#e6a700", "#009e73", "#cc79a7", "#56b4e9", "#8c6d31")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (5, 5)))
+MANY = 8
+"""Arms up to which a legend leaves room for what it stands in."""
 Summary = Mapping[str, Mapping[str, Any]]
 _SEED: Any = {"s": 12, "alpha": 0.45, "linewidths": 0}
 """The point of a seed, behind the mean."""
@@ -60,6 +62,15 @@ def figure(paths: Sequence[Path], width: float, height: float) -> Iterator[Axes]
 def _look(i: int) -> dict[str, Any]:
     """One of 56: the numbers of colours and of markers have no divisor in common."""
     return {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
+
+
+def _name_arms(axes: Axes) -> None:
+    """A legend: in the axes, or beside them where there are many arms."""
+    handles, labels = axes.get_legend_handles_labels()
+    if len(labels) <= MANY:
+        axes.legend(fontsize=8)
+    else:
+        axes.figure.legend(handles, labels, loc="outside right upper", fontsize=7)
 
 
 def both(directory: Path, name: str) -> list[Path]:
@@ -149,7 +160,7 @@ def draw_efficiency(summary: Summary, directory: Path) -> None:
         axes.set_xscale("log")
         axes.set_xlabel("parameters")
         axes.set_ylabel("valid loss, nats a token (95% interval; points: seeds)")
-        axes.legend(fontsize=8)
+        _name_arms(axes)
 
 
 def draw_curves(
@@ -180,7 +191,7 @@ def draw_curves(
                 label: dict[str, Any] = {"fontsize": 7, "color": "0.3", "ha": "left", "va": "bottom"}
                 panels[0].text(0.005, loss, name, transform=place, **label)
         panels[0].set_ylabel("valid loss, nats a token")
-        panels[0].legend(fontsize=8)
+        _name_arms(panels[0])
         if others:
             panels[1].axhline(0.0, color="0.4", linewidth=1.0)
             panels[1].set_ylabel(f"less {reference}'s")
@@ -238,10 +249,13 @@ def draw_sweep(tuned: Mapping[str, Mapping[str, Any]], directory: Path) -> None:
             axes.plot(
                 best, dict(known)[best], "o", markersize=11, fillstyle="none", color=look["color"]
             )
+        rates = sorted({rate for entry in tuned.values() for rate, _ in entry["sweep"]})
         axes.set_xscale("log")
+        axes.set_xticks(rates, [f"{rate:g}" for rate in rates], fontsize=7)
+        axes.minorticks_off()
         axes.set_xlabel("peak learning rate (circle: chosen; cross: failed)")
         axes.set_ylabel("valid loss, nats a token")
-        axes.legend(fontsize=8)
+        _name_arms(axes)
 
 
 def draw_forest(tests: Sequence[Mapping[str, Any]], reference: str, directory: Path) -> None:

@@ -99,10 +99,31 @@ def test_figures_show_seeds_bands_frontier_and_margin(experiment, tmp_path, kept
     assert (margin.x0, margin.x1) == pytest.approx((-0.01, 0.01))
     crosses = [points for points in kept["sweep"].axes[0].collections if len(points.get_offsets())]
     assert [points.get_offsets()[0, 0] for points in crosses] == [4e-3] * 3, "what failed is marked"
+    ticks = [tick.get_text() for tick in kept["sweep"].axes[0].get_xticklabels(which="both")]
+    assert ticks == ["0.001", "0.002", "0.004"], "the rates that were tried, and no others"
     image = kept["gates"].axes[0].images[0]
     assert "gated, seed 0" in kept["gates"].axes[-1].get_ylabel()
     shades = [rgb_to_grey(image.cmap(x)[:3]) for x in np.linspace(0, 1, 50)]
     assert min(np.diff(shades)) > 0, "closed and open gates are told apart in grey"
+
+
+def test_the_names_of_many_arms_stand_beside_what_is_drawn(tmp_path, kept):
+    for count in (6, 12):
+        names = [f"arm_{i}" for i in range(count)]
+        plan = Plan.of(tiny_fields("x.txt", arms=dict.fromkeys(names), seeds=1, reference="arm_0"))
+        records = [made_up_record(name, 0, 2.0 + i / 10) for i, name in enumerate(names)]
+        tuned = {
+            name: {"learning_rate": 2e-3, "inside": False, "sweep": [[1e-3, 3.0], [2e-3, 2.9]]}
+            for name in names
+        }
+        draw_all(Experiment(tmp_path, plan, records, tuned, {}), tmp_path / "figures")
+        for name in ("efficiency_with_error", "learning_curves", "sweep"):
+            drawn = kept[name]
+            drawn.canvas.draw()
+            legend = drawn.axes[0].get_legend() if count == 6 else drawn.legends[0]
+            assert {text.get_text() for text in legend.get_texts()} >= set(names)
+            if count == 12:
+                assert legend.get_window_extent().x0 >= drawn.axes[0].get_window_extent().x1
 
 
 def test_the_frontier_is_what_nobody_beats_in_both():
