@@ -12,6 +12,7 @@ from rich.console import Console
 from qkvflow.cli import experiment_display as display
 from qkvflow.cli.main import main
 from qkvflow.config import RunConfig
+from qkvflow.experiments.plan import PLANS
 from qkvflow.experiments.results import read_experiment
 from qkvflow.experiments.runner import Job
 from tests.browser import CHROMIUM, COUNT_PARTS, look_at
@@ -32,6 +33,16 @@ def plan(tmp_path, monkeypatch):
     path.write_text(yaml.safe_dump(fields))
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield str(path)
+
+
+def test_every_plan_is_named_where_one_is_asked_for(capsys):
+    for command in ("validate", "flops"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        printed = capsys.readouterr().out
+        assert not [path.stem for path in PLANS.glob("*.yaml") if path.stem not in printed]
+    document = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
+    assert not [path.stem for path in PLANS.glob("*.yaml") if f"`{path.stem}`" not in document]
 
 
 def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
