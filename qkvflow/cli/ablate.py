@@ -34,6 +34,8 @@ class Options:
     """Seeds of the runs; the plan's where none is named."""
     plan: str = "ablation"
     """The plan, or a YAML file like it."""
+    reuse: tuple[Path, ...] = ()
+    """Directories of other experiments, whose finished runs of the same settings are not run again."""
     title: str = "Ablation"
     """Heading of the report."""
     out: Path = Path("ablation_results")
@@ -43,7 +45,7 @@ class Options:
 def run(options: Options) -> int:
     """Run what is missing, then write and show the statistics, and draw the figures."""
     plan = read_plan(options.plan).only(options.arms).over(steps=options.steps, seeds=options.seeds)
-    code = run_experiment(plan, options.out, Console())
+    code = run_experiment(plan, options.out, Console(), options.reuse)
     page, _ = write_report(read_experiment(options.out), options.title)
     print(f"The page with the figures is {page}")
     return code

@@ -17,10 +17,12 @@ from rich.progress import (
 from rich.table import Table
 
 from qkvflow.experiments.floors import ngram_floors
+from qkvflow.experiments.jobs import Job, Tuned
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Record
 from qkvflow.experiments.results import read_experiment, save_plan, write_results
-from qkvflow.experiments.runner import Job, Tuned, Watcher, complete
+from qkvflow.experiments.reuse import check_others
+from qkvflow.experiments.runner import Watcher, complete
 from qkvflow.experiments.statistics import smallest_p_value
 from qkvflow.experiments.summary import megabytes
 from qkvflow.train import Sink
@@ -71,7 +73,9 @@ class Bars(Watcher):
             _print_error(self._bars.console, f"{name} failed: {record['error'].splitlines()[0]}")
         else:
             loss, speed = record["valid"]["loss"], record["ms_per_step"]
-            self._bars.console.print(f"{name} valid {loss:.4f}  {speed:.0f} ms/step", highlight=False)
+            origin = f"  from {record['taken_from'].split('/')[0]}" if "taken_from" in record else ""
+            line = f"{name} valid {loss:.4f}  {speed:.0f} ms/step{origin}"
+            self._bars.console.print(line, highlight=False, markup=False)
 
 
 class _RunBar(Sink):
@@ -189,12 +193,16 @@ def _print_error(console: Console, text: str) -> None:
     console.print(text, style="red", highlight=False, markup=False)
 
 
-def run_experiment(plan: Plan, out: Path, console: Console) -> int:
-    """Run what is missing of the plan, then write and show what all runs there say; the exit code."""
+def run_experiment(plan: Plan, out: Path, console: Console, reuse: Sequence[Path] = ()) -> int:
+    """Run what is missing of the plan, then write and show what all runs there say; the exit code.
+
+    What the experiments in `reuse` have run already is taken from there.
+    """
+    check_others(reuse)
     data = open_data(plan.arms[0].run)
     save_plan(plan, out)
     with Bars(console) as bars:
-        complete(plan, out, bars)
+        complete(plan, out, bars, reuse)
     ngram_floors(data, out)
     experiment = read_experiment(out)
     results = write_results(experiment)

@@ -17,6 +17,7 @@ from qkvflow.cli.experiment_display import run_experiment
 from qkvflow.config import ConfigError
 from qkvflow.experiments.plan import read_plan
 from qkvflow.experiments.results import save_plan
+from qkvflow.experiments.reuse import check_others
 from qkvflow.experiments.slurm import submit
 
 
@@ -36,6 +37,8 @@ class Options:
     For parameters they are widened or narrowed, for flops they take more or fewer steps. What is made
     equal to a small arm takes less time than what is made equal to a large one.
     """
+    reuse: tuple[Path, ...] = ()
+    """Directories of other experiments, whose finished runs of the same settings are not run again."""
     slurm: int = 0
     """Submit so many workers that share the runs to SLURM (needs qkvflow[slurm]), and return."""
     slurm_options: tuple[str, ...] = ()
@@ -52,12 +55,13 @@ def run(options: Options) -> int:
     plan = plan.only(options.arms) if options.arms else plan
     if options.slurm:
         parameters = parse_parameters(options.slurm_options)
+        check_others(options.reuse)
         save_plan(plan, options.out)
-        jobs = submit(plan, options.out, options.slurm, parameters)
+        jobs = submit(plan, options.out, options.slurm, parameters, reuse=options.reuse)
         print(f"Submitted: {', '.join(job.job_id for job in jobs)}. The same command without --slurm,")
         print("started when they have ended, shows what they found.")
         return 0
-    code = run_experiment(plan, options.out, Console())
+    code = run_experiment(plan, options.out, Console(), options.reuse)
     print(f"For the page with figures: qkvflow report --results {options.out}")
     return code
 

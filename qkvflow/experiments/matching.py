@@ -11,6 +11,8 @@ from qkvflow.experiments.plan import Arm, Plan
 from qkvflow.models import LanguageModel, build_model, count_parameters, training_flops
 
 WIDEST = 8192
+CLOSE = 0.005
+"""Relative difference of operations that counts as none."""
 
 
 def shapes_of(run: RunConfig, vocab_size: int) -> LanguageModel:
@@ -70,8 +72,13 @@ def _has_ssm(run: RunConfig) -> bool:
 
 
 def steps_of_equal_cost(run: RunConfig, other: RunConfig, vocab_size: int) -> int:
-    """Steps of one run that take as many operations as all steps of another."""
+    """Steps of one run that take as many operations as all steps of another.
+
+    Where its own steps do so within `CLOSE`, it keeps them: it is then the same run as in a comparison
+    at equal steps.
+    """
     ours, theirs = (
         training_flops(shapes_of(r, vocab_size), r.batch_size, r.length) for r in (run, other)
     )
-    return max(1, round(other.steps * theirs / ours))
+    wanted = other.steps * theirs / ours
+    return run.steps if abs(wanted / run.steps - 1) < CLOSE else max(1, round(wanted))

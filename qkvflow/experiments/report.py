@@ -282,9 +282,16 @@ def _origin(records: Sequence[Record], results: Results) -> list[Item]:
                 f"{max(r['ended'] for r in finished)}, "
                 f"{sum(r['seconds'] for r in finished) / 60:.0f} minutes of training "
                 f"steps on {machines}. Text: digest {finished[0]['data_digest'][:12]}. {versions}."
+                f"{_taken_over(finished)}"
             )
         )
     return page
+
+
+def _taken_over(finished: Sequence[Record]) -> str:
+    others = [r["taken_from"].split("/")[0] for r in finished if "taken_from" in r]
+    names = ", ".join(dict.fromkeys(others))
+    return f" {len(others)} of the runs are those of {names}." if others else ""
 
 
 def _machine(machine: Mapping[str, Any]) -> str:

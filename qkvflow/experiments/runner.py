@@ -9,20 +9,17 @@ checkpoint; one that failed is tried again when the command is started again. Se
 several machines that share the directory, can work on one experiment: each takes what nobody holds.
 """
 
-import dataclasses
 import shutil
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qkvflow.config import RunConfig
 from qkvflow.data import TokenDataset
 from qkvflow.experiments.gates import save_gates
-from qkvflow.experiments.matching import matched_run
-from qkvflow.experiments.plan import Plan, with_learning_rate
+from qkvflow.experiments.jobs import Job, Tuned, run_jobs, sweep_jobs
+from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import (
     Record,
     costs,
@@ -32,13 +29,11 @@ from qkvflow.experiments.records import (
     read_json,
     write_json,
 )
-from qkvflow.files import FileError
+from qkvflow.experiments.reuse import take_over
 from qkvflow.train import Sink, evaluate, load_model, train
 from qkvflow.train.lock import HeldError, locked
 from qkvflow.train.resume import open_data
 
-Tuned = dict[str, dict[str, Any]]
-"""By arm: learning_rate, whether it lies inside, and the sweep."""
 _HERE = Path(__file__).parents[2]
 """Where the package lies, which is nobody's business in a record."""
 PAUSE = 5.0
@@ -47,48 +42,6 @@ PAUSE = 5.0
 
 class StoppedError(KeyboardInterrupt):
     """A run was asked to stop before its end; the same command goes on from there."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run of an experiment."""
-
-    arm: str
-    run: RunConfig
-    out: Path
-    digest: str | None = None
-    """Of the text, where it is known before the run."""
-    test: bool = False
-    keep_gates: bool = False
-    problem: str | None = None
-    """Why it cannot be run."""
-
-    @property
-    def record_path(self) -> Path:
-        """Where its record is."""
-        return self.out.with_name(f"{self.out.name}.json")
-
-    def record(self) -> Record | None:
-        """What is known of it, if it has ended."""
-        return read_json(self.record_path) if self.record_path.is_file() else None
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether it need not be run again."""
-        record = self.record()
-        if record is None or record["status"] != "finished":
-            return False
-        if RunConfig.from_dict(record["run"]) != self.run:  # fields that came later have defaults
-            raise FileError(
-                f"{self.record_path} is of a run with other settings. Restore the plan it was made "
-                "with, or choose another directory with --out."
-            )
-        if self.digest not in (None, record["data_digest"]):
-            raise FileError(
-                f"{self.record_path} is of a run on another text: {self.run.data} has changed. Restore "
-                "it, or choose another directory with --out."
-            )
-        return record["test"] is not None or not self.test
 
 
 class Watcher:
@@ -105,56 +58,18 @@ class Watcher:
         """A run has ended, here or in another process."""
 
 
-def sweep_jobs(plan: Plan, out: Path, data: TokenDataset) -> list[Job]:
-    """Every arm with every learning rate, for a few steps, on a seed that is not used again.
+def complete(
+    plan: Plan, out: Path, watcher: Watcher | None = None, reuse: Sequence[Path] = ()
+) -> list[Record]:
+    """All of an experiment: the sweep where there is one, then the runs; their records.
 
-    Rates are told apart by the part of the valid split that curves are of: looking at all of it takes
-    a good part of so short a run.
+    Runs that the experiments in `reuse` have finished are taken from there.
     """
-    if plan.sweep is None:
-        return []
-    sweep = plan.sweep
-    jobs = []
-    for arm in plan.arms:
-        run = matched_run(plan, arm, data.tokenizer.vocab_size)
-        run = dataclasses.replace(run, steps=sweep.steps, seed=sweep.seed, final_tokens=run.eval_tokens)
-        for rate in sweep.learning_rates:
-            place = out / "sweep" / arm.name / f"lr-{rate:g}"
-            jobs.append(Job(arm.name, with_learning_rate(run, rate), place, data.digest))
-    return jobs
-
-
-def run_jobs(plan: Plan, out: Path, data: TokenDataset, tuned: Tuned) -> list[Job]:
-    """Every arm with every seed; all arms of a seed before the next seed."""
-    runs = {arm.name: matched_run(plan, arm, data.tokenizer.vocab_size) for arm in plan.arms}
-    problems: dict[str, str] = {}
-    for name, entry in tuned.items():
-        rate = entry["learning_rate"]
-        if rate is None:
-            problems[name] = "It has no learning rate: every run of its sweep failed."
-        else:
-            runs[name] = with_learning_rate(runs[name], rate)
-    return [
-        Job(
-            arm.name,
-            dataclasses.replace(runs[arm.name], seed=seed),
-            out / "runs" / arm.name / f"seed-{seed}",
-            data.digest,
-            test=plan.test,
-            keep_gates=True,
-            problem=problems.get(arm.name),
-        )
-        for seed in plan.seeds
-        for arm in plan.arms
-    ]
-
-
-def complete(plan: Plan, out: Path, watcher: Watcher | None = None) -> list[Record]:
-    """All of an experiment: the sweep where there is one, then the runs; their records."""
     watcher = watcher or Watcher()
     data = open_data(plan.arms[0].run)
-    tuned = tune(plan, out, data, watcher) if plan.sweep else {}
+    tuned = tune(plan, out, data, watcher, reuse) if plan.sweep else {}
     jobs = run_jobs(plan, out, data, tuned)
+    take_over(jobs, reuse)
     watcher.stage("runs", len(jobs))
     return carry_out(jobs, watcher)
 
@@ -239,7 +154,13 @@ def _finish(job: Job, sinks: Sequence[Sink], began: str) -> Record:
     return record
 
 
-def tune(plan: Plan, out: Path, data: TokenDataset, watcher: Watcher | None = None) -> Tuned:
+def tune(
+    plan: Plan,
+    out: Path,
+    data: TokenDataset,
+    watcher: Watcher | None = None,
+    reuse: Sequence[Path] = (),
+) -> Tuned:
     """Sweep the learning rate of every arm and keep the choice in OUT/tuned.json.
 
     A choice that was made stands: a run of a sweep that failed then and might succeed now does not
@@ -250,6 +171,7 @@ def tune(plan: Plan, out: Path, data: TokenDataset, watcher: Watcher | None = No
     made = _read_choices(path)
     jobs = [job for job in sweep_jobs(plan, out, data) if job.arm not in _standing(made)]
     if jobs:
+        take_over(jobs, reuse)
         watcher.stage("sweep", len(jobs))
         made = _keep_choices(path, chosen(carry_out(jobs, watcher)))
     return {arm.name: made[arm.name] for arm in plan.arms}

@@ -1,5 +1,6 @@
 """The same runs on a cluster: processes that share an experiment, submitted through submitit."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,12 @@ from qkvflow.experiments.runner import complete
 
 
 def submit(
-    plan: Plan, out: Path, workers: int, parameters: dict[str, Any], cluster: str | None = None
+    plan: Plan,
+    out: Path,
+    workers: int,
+    parameters: dict[str, Any],
+    cluster: str | None = None,
+    reuse: Sequence[Path] = (),
 ) -> list[Any]:
     """Submit workers that finish the experiment together; returns submitit's jobs.
 
@@ -25,4 +31,4 @@ def submit(
         ) from error
     executor = submitit.AutoExecutor(folder=out / "slurm", cluster=cluster)
     executor.update_parameters(**parameters)
-    return [executor.submit(complete, plan, out) for _ in range(workers)]
+    return [executor.submit(complete, plan, out, None, reuse) for _ in range(workers)]

@@ -26,8 +26,9 @@ import numpy as np
 from qkvflow.config import ConfigError, Gpt2Config, OptimizerConfig, RunConfig, strict
 from qkvflow.config.strict import to_dict, type_problems
 from qkvflow.experiments import statistics
+from qkvflow.experiments.jobs import Job
 from qkvflow.experiments.records import Record, read_json, write_json
-from qkvflow.experiments.runner import Job, Watcher, carry_out
+from qkvflow.experiments.runner import Watcher, carry_out
 from qkvflow.files import FileError
 from qkvflow.finetune.config import FinetuneConfig, Method, finetuning_run
 from qkvflow.models import MODELS

@@ -12,9 +12,9 @@ from rich.console import Console
 from qkvflow.cli import experiment_display as display
 from qkvflow.cli.main import main
 from qkvflow.config import RunConfig
+from qkvflow.experiments.jobs import Job
 from qkvflow.experiments.plan import PLANS
 from qkvflow.experiments.results import read_experiment
-from qkvflow.experiments.runner import Job
 from tests.browser import CHROMIUM, COUNT_PARTS, look_at
 from tests.experiments.support import check_pdf, check_picture, tiny_fields
 from tests.train.support import write_text

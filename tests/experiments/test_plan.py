@@ -71,6 +71,15 @@ def test_an_arm_is_narrowed_or_widened_to_the_parameters_of_another(model):
         assert run.architecture.hidden_dim == 96
 
 
+def test_an_arm_that_costs_nearly_as_much_keeps_its_steps():
+    """So that its runs are those of the comparison at equal steps."""
+    plan = read_plan("laptop").equal("flops")
+    steps = {arm.name: matched_run(plan, arm, 284).steps for arm in plan.arms}
+    assert steps["shared"] == steps["time_indexed_mlp"] == steps["standard"] == 3000
+    assert steps["time_indexed_ssm"] < 3000 * 0.9
+    assert steps["standard_narrow"] > 3000 * 2
+
+
 def test_an_arm_is_given_the_steps_that_cost_as_much():
     arms = {"standard": {"model": "standard", "steps": 100}, "ssm": {"model": "time_indexed_ssm"}}
     arms["ssm"]["flops_of"] = "standard"

@@ -16,6 +16,7 @@ import yaml
 from qkvflow.config import ConfigError
 from qkvflow.config.yaml_files import read_yaml
 from qkvflow.experiments.gates import read_gates
+from qkvflow.experiments.jobs import run_jobs
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.results import read_experiment, save_plan, write_results
 from qkvflow.experiments.runner import (
@@ -23,7 +24,6 @@ from qkvflow.experiments.runner import (
     Watcher,
     chosen,
     complete,
-    run_jobs,
     tune,
 )
 from qkvflow.experiments.slurm import submit

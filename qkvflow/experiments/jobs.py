@@ -1,0 +1,102 @@
+"""What an experiment has to do: a job for each of its runs, in the sweep and after it."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qkvflow.config import RunConfig
+from qkvflow.data import TokenDataset
+from qkvflow.experiments.matching import matched_run
+from qkvflow.experiments.plan import Plan, with_learning_rate
+from qkvflow.experiments.records import Record, read_json
+from qkvflow.files import FileError
+
+Tuned = dict[str, dict[str, Any]]
+"""By arm: learning_rate, whether it lies inside, and the sweep."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of an experiment."""
+
+    arm: str
+    run: RunConfig
+    out: Path
+    digest: str | None = None
+    """Of the text, where it is known before the run."""
+    test: bool = False
+    keep_gates: bool = False
+    problem: str | None = None
+    """Why it cannot be run."""
+
+    @property
+    def record_path(self) -> Path:
+        """Where its record is."""
+        return self.out.with_name(f"{self.out.name}.json")
+
+    def record(self) -> Record | None:
+        """What is known of it, if it has ended."""
+        return read_json(self.record_path) if self.record_path.is_file() else None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it need not be run again."""
+        record = self.record()
+        if record is None or record["status"] != "finished":
+            return False
+        if RunConfig.from_dict(record["run"]) != self.run:  # fields that came later have defaults
+            raise FileError(
+                f"{self.record_path} is of a run with other settings. Restore the plan it was made "
+                "with, or choose another directory with --out."
+            )
+        if self.digest not in (None, record["data_digest"]):
+            raise FileError(
+                f"{self.record_path} is of a run on another text: {self.run.data} has changed. Restore "
+                "it, or choose another directory with --out."
+            )
+        return record["test"] is not None or not self.test
+
+
+def sweep_jobs(plan: Plan, out: Path, data: TokenDataset) -> list[Job]:
+    """Every arm with every learning rate, for a few steps, on a seed that is not used again.
+
+    Rates are told apart by the part of the valid split that curves are of: looking at all of it takes
+    a good part of so short a run.
+    """
+    if plan.sweep is None:
+        return []
+    sweep = plan.sweep
+    jobs = []
+    for arm in plan.arms:
+        run = matched_run(plan, arm, data.tokenizer.vocab_size)
+        run = dataclasses.replace(run, steps=sweep.steps, seed=sweep.seed, final_tokens=run.eval_tokens)
+        for rate in sweep.learning_rates:
+            place = out / "sweep" / arm.name / f"lr-{rate:g}"
+            jobs.append(Job(arm.name, with_learning_rate(run, rate), place, data.digest))
+    return jobs
+
+
+def run_jobs(plan: Plan, out: Path, data: TokenDataset, tuned: Tuned) -> list[Job]:
+    """Every arm with every seed; all arms of a seed before the next seed."""
+    runs = {arm.name: matched_run(plan, arm, data.tokenizer.vocab_size) for arm in plan.arms}
+    problems: dict[str, str] = {}
+    for name, entry in tuned.items():
+        rate = entry["learning_rate"]
+        if rate is None:
+            problems[name] = "It has no learning rate: every run of its sweep failed."
+        else:
+            runs[name] = with_learning_rate(runs[name], rate)
+    return [
+        Job(
+            arm.name,
+            dataclasses.replace(runs[arm.name], seed=seed),
+            out / "runs" / arm.name / f"seed-{seed}",
+            data.digest,
+            test=plan.test,
+            keep_gates=True,
+            problem=problems.get(arm.name),
+        )
+        for seed in plan.seeds
+        for arm in plan.arms
+    ]
