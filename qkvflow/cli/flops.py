@@ -35,7 +35,7 @@ class Options:
     """Options of `qkvflow flops`."""
 
     plan: str | None = None
-    """seeds (if neither is named), laptop, ablation, state_space, long, or a YAML file like theirs."""
+    """seeds (if neither is named), laptop, ablation, gates, state_space, long, or a YAML file."""
     results: Path | None = None
     """Directory of an experiment that has been run, in place of a plan."""
     loss: float | None = None

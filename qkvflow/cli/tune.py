@@ -25,7 +25,7 @@ class Options:
     """Options of `qkvflow tune`."""
 
     plan: str
-    """seeds, laptop, ablation, state_space, or a YAML file like theirs."""
+    """seeds, laptop, ablation, gates, state_space, or a YAML file like theirs."""
     out: Path
     """Directory of the experiment; started again, it goes on where it stopped."""
 

@@ -26,7 +26,7 @@ class Options:
     """Options of `qkvflow validate`."""
 
     plan: str = "seeds"
-    """seeds, laptop, ablation, state_space, long, or a YAML file like theirs."""
+    """seeds, laptop, ablation, gates, state_space, long, or a YAML file like theirs."""
     arms: tuple[str, ...] = ()
     """Arms of the plan to run; all where none is named."""
     reference: str | None = None
