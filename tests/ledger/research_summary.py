@@ -189,6 +189,22 @@ SENTENCES: list[Sentence] = [
         ],
     ),
     (
+        "gates that have no bounds (1 + g in place of 2 sigmoid(g)) end at {:.4f}, and networks that "
+        "are told time in frequencies up to 10 in place of 1000 at {:.4f}. Biases that depend on "
+        "depth, too, bring it to {:.4f}",
+        lambda: [
+            arm("gap", f"slow_small_both_{name}")["loss_mean"]
+            for name in ("linear", "smooth", "shifted")
+        ],
+    ),
+    (
+        "`shared` ends at {:.4f}, above its 4 layers. With gates it is {:.4f}",
+        lambda: [
+            arm("gap", f"{name}_twice_the_layers")["loss_mean"]
+            for name in ("shared", "slow_small_both")
+        ],
+    ),
+    (
         "of {:.0%} of the parameters of `shared`, and a third of its operations, ends at {:.4f}",
         lambda: [
             ratio("gap", "params", "standard_narrow", "shared"),
