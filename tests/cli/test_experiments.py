@@ -45,6 +45,15 @@ def test_every_plan_is_named_where_one_is_asked_for(capsys):
     assert not [path.stem for path in PLANS.glob("*.yaml") if f"`{path.stem}`" not in document]
 
 
+@pytest.mark.parametrize("command", ["validate", "ablate"])
+def test_nothing_is_begun_where_there_is_nothing_to_reuse(command, plan, tmp_path, capsys):
+    arms = ["--arms", "standard", "gated"]
+    options = ["--plan", plan, *arms, "--reuse", "nowhere", "--out", "out"]
+    assert main([command, *options]) != 0
+    assert "nowhere is no experiment" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
     assert main(["tune", "--plan", plan, "--out", "out"]) == 0
     assert "lr-0.01" in capsys.readouterr().out

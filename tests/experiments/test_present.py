@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 
 from qkvflow.experiments import figures
 from qkvflow.experiments.figures import _look, draw_gates, frontier
+from qkvflow.experiments.gates import gate_use
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.present import draw_all, write_report, write_table
 from qkvflow.experiments.results import Experiment
@@ -105,6 +106,11 @@ def test_figures_show_seeds_bands_frontier_and_margin(experiment, tmp_path, kept
     assert "gated, seed 0" in kept["gates"].axes[-1].get_ylabel()
     shades = [rgb_to_grey(image.cmap(x)[:3]) for x in np.linspace(0, 1, 50)]
     assert min(np.diff(shades)) > 0, "closed and open gates are told apart in grey"
+
+
+def test_a_gate_that_changes_its_sign_is_not_closed():
+    linear = np.array([[2.0, -2.0, 1.0], [-2.0, 0.1, 0.01]])
+    assert gate_use([{"up": linear}])["up"].closed == pytest.approx(2 / 6)
 
 
 def test_the_names_of_many_arms_stand_beside_what_is_drawn(tmp_path, kept):
