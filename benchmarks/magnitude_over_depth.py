@@ -24,8 +24,8 @@ from qkvflow.analysis.spectra import mean_magnitudes
 from qkvflow.config import RunConfig
 from qkvflow.config.yaml_files import read_yaml
 from qkvflow.experiments.figures import COLOURS, LINES, MARKERS, canvas
-from qkvflow.experiments.records import read_json
 from qkvflow.experiments.statistics import t_interval
+from qkvflow.files import read_json
 from qkvflow.nn.time_embed import layer_times
 from qkvflow.train import load_model
 from qkvflow.train.program import Program

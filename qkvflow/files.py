@@ -42,14 +42,17 @@ def building(final: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(directory: Path, *, older_than: float = 0.0) -> None:
-    """Remove what `building` left in a directory when its process was killed."""
+    """Remove what was being written into a directory when a process was killed."""
     for part in directory.glob(".*.part"):
-        if time.time() - part.lstat().st_mtime < older_than:
+        try:
+            if time.time() - part.lstat().st_mtime < older_than:
+                continue
+        except FileNotFoundError:  # another process has finished it meanwhile
             continue
-        if part.is_symlink():
-            part.unlink()
-        else:
+        if part.is_dir() and not part.is_symlink():
             shutil.rmtree(part, ignore_errors=True)
+        else:
+            part.unlink(missing_ok=True)
 
 
 def _flush(path: Path) -> None:
@@ -74,6 +77,44 @@ def point_link(link: Path, target: str) -> None:
     temporary = link.with_name(f".{link.name}.{os.urandom(6).hex()}.part")
     temporary.symlink_to(target)
     temporary.replace(link)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file that is there whole or not at all."""
+    # Not the process's number: processes on several machines may share a directory.
+    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise FileError(f"{path} cannot be written: {error.strerror or error}.") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text that is there whole or not at all."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file that is there whole or not at all; numbers have to be finite."""
+    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file, or say why it cannot be read."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise FileError(f"{path} is not JSON: {error}. Remove it and run again.") from error
 
 
 def write_sealed(path: Path, kind: str, form: int, content: dict[str, Any]) -> None:

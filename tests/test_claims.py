@@ -15,10 +15,10 @@ from qkvflow.cli.compare import Options, make_plan
 from qkvflow.config.strict import from_dict
 from qkvflow.experiments.page import to_markdown
 from qkvflow.experiments.plan import read_plan
-from qkvflow.experiments.records import read_json
 from qkvflow.experiments.report import experiment_page
 from qkvflow.experiments.results import read_experiment
 from qkvflow.experiments.runner import chosen
+from qkvflow.files import read_json
 from qkvflow.finetune.page import study_page
 from qkvflow.finetune.study import Study, read_records, summarise
 from tests.ledger import SENTENCES

@@ -54,6 +54,15 @@ def test_only_the_adaptive_integrator_imports_diffrax():
     assert users == ["adaptive.py"]
 
 
+def test_statistics_need_no_jax():
+    code = (
+        "import sys, qkvflow.experiments.statistics;"
+        "print([m for m in ('jax', 'equinox', 'matplotlib') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
 def test_building_a_model_imports_no_slow_library():
     code = (
         "import sys, qkvflow.models, qkvflow.generate;"

@@ -2,11 +2,11 @@
 
     qkvflow ablate --out ablation_results
     qkvflow ablate --arms true_time gates_on_inputs gates_on_both gated_attention --out ablation_gates
-    qkvflow ablate --arms shared true_time low_rank --steps 3000 --seeds 10 --out ablation_long
+    qkvflow ablate --arms shared true_time low_rank --steps 3000 --seeds 11 12 13 --out ablation_long
 
-By default: gates that are told the true time, a constant one, that of another layer, or a vector of
-their own for each layer; plain sharing; gates with euler steps. It takes hours on two cores, and goes
-on where it stopped.
+By default six arms about time: gates that are told the true time, a constant one, that of another
+layer, or a vector of their own for each layer; plain sharing; gates with euler steps. It takes hours
+on two cores, and goes on where it stopped.
 """
 
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from qkvflow.cli.experiment_display import run_experiment
+from qkvflow.cli.experiment_display import run_experiment, show_experiment
 from qkvflow.experiments.plan import read_plan
 from qkvflow.experiments.present import write_report
-from qkvflow.experiments.results import read_experiment
 
+NAME = "ablation"
 TIME = ("true_time", "constant_time", "shuffled_time", "layer_vector", "shared", "hybrid")
 
 
@@ -26,13 +26,15 @@ TIME = ("true_time", "constant_time", "shuffled_time", "layer_vector", "shared",
 class Options:
     """Options of `qkvflow ablate`."""
 
-    arms: tuple[str, ...] = TIME
-    """Arms of the plan; qkvflow/experiments/plans/ablation.yaml lists them."""
+    arms: tuple[str, ...] = ()
+    """Arms of the plan; qkvflow/experiments/plans/ablation.yaml lists them. Of another plan: all."""
+    reference: str | None = None
+    """Arm that the others are compared with; None: that of the directory, or else of the plan."""
     steps: int | None = None
     """Steps of a run; None: the plan's."""
     seeds: tuple[int, ...] = ()
-    """Seeds of the runs; the plan's where none is named."""
-    plan: str = "ablation"
+    """Seeds of the runs by their numbers, 10 being one seed; the plan's where none is named."""
+    plan: str = NAME
     """The plan, or a YAML file like it."""
     reuse: tuple[Path, ...] = ()
     """Directories of other experiments, whose finished runs of the same settings are not run again."""
@@ -44,8 +46,13 @@ class Options:
 
 def run(options: Options) -> int:
     """Run what is missing, then write and show the statistics, and draw the figures."""
-    plan = read_plan(options.plan).only(options.arms).over(steps=options.steps, seeds=options.seeds)
-    code = run_experiment(plan, options.out, Console(), options.reuse)
-    page, _ = write_report(read_experiment(options.out), options.title)
+    plan, console = read_plan(options.plan), Console()
+    arms = options.arms or (TIME if options.plan == NAME else ())
+    plan = plan.only(arms) if arms else plan
+    plan = plan if options.reference is None else plan.against(options.reference)
+    plan = plan.over(steps=options.steps, seeds=options.seeds)
+    experiment = run_experiment(plan, options.out, console, options.reuse, options.reference)
+    code = show_experiment(experiment, console)
+    page, _ = write_report([experiment], options.title)
     print(f"The page with the figures is {page}")
     return code

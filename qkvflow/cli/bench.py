@@ -6,7 +6,6 @@ transformers (pip install "qkvflow[peers]") their programs take part. All of it 
 cores; --only measures a part, and what was measured before stays in the file.
 """
 
-import json
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from qkvflow.bench import costs, figures, growth, lines, show
 from qkvflow.config import ConfigError, nearest
 from qkvflow.experiments.records import machine, versions
-from qkvflow.files import FileError
+from qkvflow.files import read_json, write_json
 from qkvflow.models import MODELS
 
 ONCE = "once"
@@ -106,18 +105,12 @@ def _progress(console: Console) -> Progress:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    empty: dict[str, Any] = {"contests": {}, "growth": {}}
-    try:
-        return json.loads(path.read_text()) if path.is_file() else empty
-    except ValueError as error:
-        raise FileError(
-            f"{path} is not JSON: {error}. Move it away, or choose another --out."
-        ) from error
+    return read_json(path) if path.is_file() else {"contests": {}, "growth": {}}
 
 
 def _write(records: dict[str, Any], out: Path) -> None:
     records |= {"machine": machine(), "versions": versions()}
-    (out / "bench.json").write_text(json.dumps(records, indent=1) + "\n")
+    write_json(out / "bench.json", records)
     if records["contests"]:
         figures.draw(records, out / "bench.png")
     if records["growth"]:

@@ -15,16 +15,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from qkvflow.cli.experiment_display import Bars, show_failures
-from qkvflow.experiments.floors import ngram_floors
+from qkvflow.cli.experiment_display import run_experiment, show_failures
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.present import write_report
-from qkvflow.experiments.records import write_json
-from qkvflow.experiments.results import Results, read_experiment, save_plan, write_pickle, write_results
-from qkvflow.experiments.runner import complete
+from qkvflow.experiments.results import Results, write_pickle
 from qkvflow.experiments.summary import megabytes
+from qkvflow.files import write_json
 from qkvflow.models import MODELS
-from qkvflow.train.resume import open_data
 
 RESULTS = "tong_comparison_results"
 
@@ -125,19 +122,14 @@ def run(options: Options) -> int:
     """Print the two tables, with progress between them; write results and report."""
     console = Console()
     plan = make_plan(options)
-    data = open_data(plan.arms[0].run)
     console.print(difference_table())
-    save_plan(plan, options.out)
-    with Bars(console) as bars:
-        complete(plan, options.out, bars)
-    ngram_floors(data, options.out)
-    experiment = read_experiment(options.out)
-    results = write_results(experiment)
+    experiment = run_experiment(plan, options.out, console)
+    results = experiment.results
     title = f"After {options.steps} steps of {options.batch_size} x {options.length} bytes"
     console.print(result_table(results, experiment.floors, title))
     show_failures(console, results.failures, options.out)
     write_json(Path(f"{RESULTS}.json"), results.summary)
     write_pickle(Path(f"{RESULTS}.pkl"), results.summary)
-    page, _ = write_report(experiment, "Every named model, a few steps")
+    page, _ = write_report([experiment], "Every named model, a few steps")
     console.print(f"Written: {RESULTS}.json, {RESULTS}.pkl. The report is {page}")
     return 1 if results.failures else 0

@@ -20,13 +20,12 @@ from qkvflow.experiments.floors import ngram_floors
 from qkvflow.experiments.jobs import Job, Tuned
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Record
-from qkvflow.experiments.results import read_experiment, save_plan, write_results
+from qkvflow.experiments.results import Experiment, read_experiment, write_results
 from qkvflow.experiments.reuse import check_others
-from qkvflow.experiments.runner import Watcher, complete
+from qkvflow.experiments.runner import Watcher, complete, prepare
 from qkvflow.experiments.statistics import smallest_p_value
 from qkvflow.experiments.summary import megabytes
 from qkvflow.train import Sink
-from qkvflow.train.resume import open_data
 
 
 class Bars(Watcher):
@@ -176,7 +175,9 @@ def test_table(tests: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def _p_value(p: float) -> str:
+def _p_value(p: float | None) -> str:
+    if p is None:
+        return ""
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
@@ -193,26 +194,37 @@ def _print_error(console: Console, text: str) -> None:
     console.print(text, style="red", highlight=False, markup=False)
 
 
-def run_experiment(plan: Plan, out: Path, console: Console, reuse: Sequence[Path] = ()) -> int:
-    """Run what is missing of the plan, then write and show what all runs there say; the exit code.
+def run_experiment(
+    plan: Plan,
+    out: Path,
+    console: Console,
+    reuse: Sequence[Path] = (),
+    reference: str | None = None,
+) -> Experiment:
+    """Run what is missing of a plan, with bars, and write what all runs in its directory say.
 
-    What the experiments in `reuse` have run already is taken from there.
+    What the experiments in `reuse` have run already is taken from there; `reference` is `prepare`'s.
     """
     check_others(reuse)
-    data = open_data(plan.arms[0].run)
-    save_plan(plan, out)
+    data = prepare(plan, out, reference)
     with Bars(console) as bars:
         complete(plan, out, bars, reuse)
     ngram_floors(data, out)
     experiment = read_experiment(out)
-    results = write_results(experiment)
+    write_results(experiment)
+    return experiment
+
+
+def show_experiment(experiment: Experiment, console: Console) -> int:
+    """Show the tables of an experiment; the exit code, 1 if a run failed."""
+    results, out = experiment.results, experiment.out
     if experiment.tuned:
         console.print(tuned_table(experiment.tuned))
     console.print(summary_table(results.summary, "Loss on the whole valid split, and costs"))
     if results.tests:
         console.print(test_table(results.tests))
     show_failures(console, results.failures, out)
-    if plan.test:
+    if experiment.plan.test:
         console.print("The test split is opened, once a run, when it has ended: see the report.")
     console.print(f"Written: {out}/statistics_summary.json, significance_tests.json, seed_*.json")
     return 1 if results.failures else 0

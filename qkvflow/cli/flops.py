@@ -23,9 +23,10 @@ from qkvflow.config import ConfigError, RunConfig
 from qkvflow.data import TokenDataset
 from qkvflow.experiments.matching import matched_run
 from qkvflow.experiments.plan import Plan, read_plan
-from qkvflow.experiments.records import Record, costs, write_json
+from qkvflow.experiments.records import Record, costs
 from qkvflow.experiments.results import Experiment, read_experiment
 from qkvflow.experiments.summary import first_below, megabytes
+from qkvflow.files import write_json
 from qkvflow.train.program import Program
 from qkvflow.train.resume import open_data
 
@@ -54,7 +55,7 @@ def of_runs(records: Sequence[Record], loss: float | None) -> dict[str, Any]:
     if loss is not None:
         looks = [first_below(loss, record) for record in records]
         seconds = [look[1] for look in looks if look is not None]
-        row["seconds_to_loss"] = float(np.median(seconds)) if seconds else None
+        row["seconds_to_loss"] = float(np.median(seconds)) if len(seconds) == len(looks) else None
         row["runs_that_reached_it"] = f"{len(seconds)} of {len(looks)}"
     return row
 
@@ -121,6 +122,6 @@ def _table(rows: dict[str, dict], loss: float | None) -> Table:
         ]
         if loss is not None:
             seconds = row["seconds_to_loss"]
-            cells += ["never" if seconds is None else f"{seconds:.0f}", row["runs_that_reached_it"]]
+            cells += ["" if seconds is None else f"{seconds:.0f}", row["runs_that_reached_it"]]
         table.add_row(arm, *cells)
     return table

@@ -74,6 +74,11 @@ def main(arguments: list[str] | None = None) -> int:
     except (ConfigError, DataError, FileError) as error:
         print(error, file=sys.stderr)
         return 2
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"{error.filename} cannot be used: {error.strerror}. Name another one.", file=sys.stderr)
+        return 2
     except KeyboardInterrupt as error:
         print(str(error) or "Interrupted.", file=sys.stderr)
         return 130

@@ -15,9 +15,7 @@ from rich.console import Console
 from qkvflow.cli.experiment_display import Bars, tuned_table
 from qkvflow.config import ConfigError
 from qkvflow.experiments.plan import read_plan
-from qkvflow.experiments.results import save_plan
-from qkvflow.experiments.runner import tune
-from qkvflow.train.resume import open_data
+from qkvflow.experiments.runner import prepare, tune
 
 
 @dataclass(frozen=True)
@@ -28,18 +26,20 @@ class Options:
     """seeds, laptop, ablation, gates, state_space, or a YAML file like theirs."""
     out: Path
     """Directory of the experiment; started again, it goes on where it stopped."""
+    arms: tuple[str, ...] = ()
+    """Arms of the plan to sweep; all where none is named."""
 
 
 def run(options: Options) -> None:
     """Sweep and show the table."""
     console = Console()
     plan = read_plan(options.plan)
+    plan = plan.only(options.arms) if options.arms else plan
     if plan.sweep is None:
         raise ConfigError(
             f"{options.plan} has no sweep:", ["name learning_rates, steps and seed there."]
         )
-    data = open_data(plan.arms[0].run)
-    save_plan(plan, options.out)
+    data = prepare(plan, options.out)
     with Bars(console) as bars:
         tuned = tune(plan, options.out, data, bars)
     console.print(tuned_table(tuned))

@@ -13,11 +13,11 @@ from typing import Literal
 
 from rich.console import Console
 
-from qkvflow.cli.experiment_display import run_experiment
+from qkvflow.cli.experiment_display import run_experiment, show_experiment
 from qkvflow.config import ConfigError
-from qkvflow.experiments.plan import read_plan
-from qkvflow.experiments.results import save_plan
+from qkvflow.experiments.plan import Plan, read_plan
 from qkvflow.experiments.reuse import check_others
+from qkvflow.experiments.runner import prepare
 from qkvflow.experiments.slurm import submit
 
 
@@ -30,7 +30,9 @@ class Options:
     arms: tuple[str, ...] = ()
     """Arms of the plan to run; all where none is named."""
     reference: str | None = None
-    """Arm that the others are compared with, and made equal to by --equal; None: the plan's."""
+    """Arm that the others are compared with, and made equal to by --equal.
+
+    None: that of the directory, or else of the plan."""
     equal: Literal["steps", "parameters", "flops"] = "steps"
     """What arms have in common with the reference: steps, or also parameters or training FLOPs.
 
@@ -54,16 +56,25 @@ def run(options: Options) -> int:
     plan = plan.equal(options.equal)
     plan = plan.only(options.arms) if options.arms else plan
     if options.slurm:
-        parameters = parse_parameters(options.slurm_options)
-        check_others(options.reuse)
-        save_plan(plan, options.out)
-        jobs = submit(plan, options.out, options.slurm, parameters, reuse=options.reuse)
-        print(f"Submitted: {', '.join(job.job_id for job in jobs)}. The same command without --slurm,")
-        print("started when they have ended, shows what they found.")
-        return 0
-    code = run_experiment(plan, options.out, Console(), options.reuse)
+        return _submit(plan, options)
+    console = Console()
+    experiment = run_experiment(plan, options.out, console, options.reuse, options.reference)
+    code = show_experiment(experiment, console)
     print(f"For the page with figures: qkvflow report --results {options.out}")
     return code
+
+
+def _submit(plan: Plan, options: Options) -> int:
+    if options.slurm < 0:
+        problem = f"slurm is {options.slurm}; expected how many workers."
+        raise ConfigError("The workers cannot be submitted:", [problem])
+    parameters = parse_parameters(options.slurm_options)
+    check_others(options.reuse)
+    prepare(plan, options.out, options.reference)
+    jobs = submit(plan, options.out, options.slurm, parameters, reuse=options.reuse)
+    print(f"Submitted: {', '.join(job.job_id for job in jobs)}. The same command without --slurm,")
+    print("started when they have ended, shows what they found.")
+    return 0
 
 
 def parse_parameters(options: tuple[str, ...]) -> dict[str, int | str]:

@@ -5,7 +5,7 @@ error bar has its points behind it, and fonts are embedded in the pdf.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,11 @@ def _look(i: int) -> dict[str, Any]:
     return {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
 
 
+def _line(i: int) -> Any:
+    """A line that differs from the others of the same colour."""
+    return LINES[(i + i // len(COLOURS)) % len(LINES)]
+
+
 def _name_arms(axes: Axes) -> None:
     """A legend: in the axes, or beside them where there are many arms."""
     handles, labels = axes.get_legend_handles_labels()
@@ -88,7 +93,13 @@ def draw_performance(summary: Summary, directory: Path, floors: Mapping[str, flo
                 axes.axvline(loss, color="0.5", linewidth=0.8, linestyle=":")
                 place = axes.get_xaxis_transform()
                 axes.text(loss, 1.01, name, transform=place, ha="center", fontsize=7, color="0.3")
-        axes.set_xlabel("valid loss, nats a token (mean and 95% interval; points: seeds)")
+        axes.set_xlabel(f"valid loss, nats a token ({_of_seeds(summary)})")
+
+
+def _of_seeds(summary: Summary) -> str:
+    """What the marks of an arm are."""
+    several = any(len(row["all_losses"]) > 1 for row in summary.values())
+    return "mean and 95% interval; points: seeds" if several else "one seed"
 
 
 def draw_speed(summary: Summary, directory: Path) -> None:
@@ -122,7 +133,7 @@ def _points(axes: Axes, rows: Summary, values: str, mean: str, half: str) -> Non
 
 
 def frontier(summary: Summary) -> list[str]:
-    """The arms that no other arm beats in both parameters and loss, by parameters.
+    """The arms of which no other with as few parameters has as low a loss, by parameters.
 
     An arm of which a run failed is not among them: its mean is that of the runs that did well.
     """
@@ -159,7 +170,7 @@ def draw_efficiency(summary: Summary, directory: Path) -> None:
             )
         axes.set_xscale("log")
         axes.set_xlabel("parameters")
-        axes.set_ylabel("valid loss, nats a token (95% interval; points: seeds)")
+        axes.set_ylabel(f"valid loss, nats a token ({_of_seeds(summary)})")
         _name_arms(axes)
 
 
@@ -168,14 +179,15 @@ def draw_curves(
 ) -> None:
     """`learning_curves`: the loss on a fixed part of the valid split; the band is all seeds.
 
-    Below it, where others can be compared with the reference, the difference to it, seed by seed.
+    Below it, where others can be compared with the reference, the difference to it, seed by seed; the
+    first quarter, in which arms may be far apart, does not decide how far that axis goes.
     """
     finished = [record for record in records if record["status"] == "finished"]
     curves = {arm: _curves(finished, arm) for arm in dict.fromkeys(r["arm"] for r in finished)}
     others = {
         arm: compared
         for arm, looks in curves.items()
-        if arm != reference and len(compared := _less(looks, curves.get(reference, {})))
+        if arm != reference and len(compared := _minus(looks, curves.get(reference, {})))
     }
     with canvas(both(directory, "learning_curves"), 6.4, 5.6 if others else 4.0) as drawn:
         panels = drawn.subplots(2 if others else 1, 1, sharex=True, squeeze=False)[:, 0]
@@ -194,8 +206,10 @@ def draw_curves(
         _name_arms(panels[0])
         if others:
             panels[1].axhline(0.0, color="0.4", linewidth=1.0)
-            panels[1].set_ylabel(f"less {reference}'s")
-        panels[-1].set_xlabel("step (lines: means; bands: all seeds)")
+            panels[1].set_ylabel(f"minus {reference}'s")
+            panels[1].set_ylim(*_late_range(others.values()))
+        several = any(len(looks) > 1 for looks in curves.values())
+        panels[-1].set_xlabel(f"step ({'lines: means; bands: all seeds' if several else 'one seed'})")
 
 
 _Curves = Mapping[int, Mapping[int, float]]
@@ -210,7 +224,16 @@ def _curves(finished: Sequence[Record], arm: str) -> _Curves:
     }
 
 
-def _less(curves: _Curves, others: _Curves) -> _Curves:
+def _late_range(differences: Iterable[_Curves]) -> tuple[float, float]:
+    """From the least to the largest difference after a quarter of the steps, zero, some room."""
+    looks = [look for curves in differences for of_seed in curves.values() for look in of_seed.items()]
+    last = max(step for step, _ in looks)
+    late = [0.0, *(loss for step, loss in looks if step >= last / 4)]
+    room = 0.05 * (max(late) - min(late)) or 0.01
+    return min(late) - room, max(late) + room
+
+
+def _minus(curves: _Curves, others: _Curves) -> _Curves:
     """Differences over the seeds and looks that both have."""
     return {
         seed: {step: curves[seed][step] - others[seed][step] for step in both_have}
@@ -225,8 +248,8 @@ def _band(axes: Axes, curves: _Curves, i: int, label: str) -> None:
     losses = np.asarray([[looks[step] for step in steps] for looks in curves.values()])
     look = _look(i)
     axes.fill_between(steps, losses.min(0), losses.max(0), color=look["color"], alpha=0.2, linewidth=0)
-    line = LINES[i % len(LINES)]
-    axes.plot(steps, losses.mean(0), label=label, linestyle=line, markersize=4, linewidth=1.3, **look)
+    line: Any = {"linestyle": _line(i), "linewidth": 1.3, "markersize": 4}
+    axes.plot(steps, losses.mean(0), label=label, **line, **look)
 
 
 def draw_sweep(tuned: Mapping[str, Mapping[str, Any]], directory: Path) -> None:
@@ -244,7 +267,7 @@ def draw_sweep(tuned: Mapping[str, Mapping[str, Any]], directory: Path) -> None:
             known = [(rate, loss) for rate, loss in entry["sweep"] if loss is not None]
             if not known:
                 continue
-            axes.plot(*zip(*known), label=arm, linestyle=LINES[i % len(LINES)], markersize=4, **look)
+            axes.plot(*zip(*known), label=arm, linestyle=_line(i), markersize=4, **look)
             best = entry["learning_rate"]
             axes.plot(
                 best, dict(known)[best], "o", markersize=11, fillstyle="none", color=look["color"]
@@ -273,7 +296,7 @@ def draw_forest(tests: Sequence[Mapping[str, Any]], reference: str, directory: P
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(
-            f"valid loss less {reference}'s, nats a token (95% interval; points: seeds; grey: margin)"
+            f"valid loss minus {reference}'s, nats a token (95% interval; points: seeds; grey: margin)"
         )
 
 
@@ -290,7 +313,7 @@ def _other(test: Mapping[str, Any], reference: str) -> str:
 
 
 def _towards(test: Mapping[str, Any], reference: str) -> tuple[list[float], float, float, float]:
-    """The other arm's loss less the reference's: of every seed, of all, and its interval."""
+    """The other arm's loss minus the reference's: of every seed, of all, and its interval."""
     low, high = test["difference_ci95"]
     if test["model2"] == reference:
         return test["differences"], test["difference"], low, high
@@ -298,7 +321,10 @@ def _towards(test: Mapping[str, Any], reference: str) -> tuple[list[float], floa
 
 
 def draw_gates(gates: Mapping[str, np.ndarray], run: str, directory: Path) -> None:
-    """`gates`: the gates of every matrix of a run over depth, sorted by their change; a row a layer."""
+    """`gates`: the gates of every map of a run over depth, sorted by their change; a row a layer.
+
+    Shades go from 0 to 2; gates without bounds may lie beyond.
+    """
     names = list(gates)
     with canvas(both(directory, "gates"), 6.4, 0.5 + 0.55 * len(names)) as drawn:
         rows = drawn.subplots(len(names), 1, squeeze=False)[:, 0]

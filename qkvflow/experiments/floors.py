@@ -1,9 +1,9 @@
-"""What n-grams of a text reach: the floor that a model has to be below to have learned anything."""
+"""What n-grams of a text reach: what a model of the same text is measured by."""
 
 from pathlib import Path
 
 from qkvflow.data import NGramModel, TokenDataset
-from qkvflow.experiments.records import read_json, write_json
+from qkvflow.files import read_json, write_json
 
 ORDERS = 6
 

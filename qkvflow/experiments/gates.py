@@ -52,7 +52,7 @@ class GateUse:
     """
 
     over_depth: float
-    """Root mean square of their deviation from their mean over depth, over the mean of all."""
+    """Root mean square of their deviation from their mean over depth, over their mean size."""
     closed: float
     """Share whose size is below a tenth of the same gate's largest over depth."""
     saturated: float
@@ -69,7 +69,7 @@ def gate_use(runs: Sequence[Mapping[str, np.ndarray]]) -> dict[str, GateUse]:
     stacked = {name: np.stack([run[name] for run in runs]).astype(float) for name in runs[0]}
     return {
         name: GateUse(
-            over_depth=float(np.sqrt(gates.var(axis=1).mean()) / gates.mean()),
+            over_depth=float(np.sqrt(gates.var(axis=1).mean()) / np.abs(gates).mean()),
             closed=float((np.abs(gates) < 0.1 * np.abs(gates).max(axis=1, keepdims=True)).mean()),
             saturated=float((gates > 1.9).mean()),
         )

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qkvflow.config import RunConfig
+from qkvflow.config import ConfigError, RunConfig
 from qkvflow.data import TokenDataset
 from qkvflow.experiments.matching import matched_run
-from qkvflow.experiments.plan import Plan, with_learning_rate
-from qkvflow.experiments.records import Record, read_json
-from qkvflow.files import FileError
+from qkvflow.experiments.plan import Plan, Sweep, with_learning_rate
+from qkvflow.experiments.records import Record
+from qkvflow.files import FileError, read_json
+from qkvflow.train.step import Learner
 
 Tuned = dict[str, dict[str, Any]]
 """By arm: learning_rate, whether it lies inside, and the sweep."""
@@ -58,23 +59,45 @@ class Job:
         return record["test"] is not None or not self.test
 
 
+def check_runs(plan: Plan, vocab_size: int) -> None:
+    """Refuse a plan of which a run cannot be made, before anything is written or computed.
+
+    Raises:
+        ConfigError: with the problems of all arms.
+    """
+    problems = []
+    for arm in plan.arms:
+        try:
+            run = matched_run(plan, arm, vocab_size)
+            runs = [run] if plan.sweep is None else [run, _sweep_run(run, plan.sweep)]
+            for made in runs:
+                Learner.of(made, made.model_config(vocab_size))
+        except ConfigError as error:
+            problems += [f"{arm.name}: {problem}" for problem in error.problems]
+    if problems:
+        raise ConfigError("This experiment cannot be made:", problems)
+
+
 def sweep_jobs(plan: Plan, out: Path, data: TokenDataset) -> list[Job]:
-    """Every arm with every learning rate, for a few steps, on a seed that is not used again.
+    """Every arm with every learning rate, for a few steps, on a seed that is not used again."""
+    if plan.sweep is None:
+        return []
+    jobs = []
+    for arm in plan.arms:
+        run = _sweep_run(matched_run(plan, arm, data.tokenizer.vocab_size), plan.sweep)
+        for rate in plan.sweep.learning_rates:
+            place = out / "sweep" / arm.name / f"lr-{rate:g}"
+            jobs.append(Job(arm.name, with_learning_rate(run, rate), place, data.digest))
+    return jobs
+
+
+def _sweep_run(run: RunConfig, sweep: Sweep) -> RunConfig:
+    """A run as short as those of the sweep.
 
     Rates are told apart by the part of the valid split that curves are of: looking at all of it takes
     a good part of so short a run.
     """
-    if plan.sweep is None:
-        return []
-    sweep = plan.sweep
-    jobs = []
-    for arm in plan.arms:
-        run = matched_run(plan, arm, data.tokenizer.vocab_size)
-        run = dataclasses.replace(run, steps=sweep.steps, seed=sweep.seed, final_tokens=run.eval_tokens)
-        for rate in sweep.learning_rates:
-            place = out / "sweep" / arm.name / f"lr-{rate:g}"
-            jobs.append(Job(arm.name, with_learning_rate(run, rate), place, data.digest))
-    return jobs
+    return dataclasses.replace(run, steps=sweep.steps, seed=sweep.seed, final_tokens=run.eval_tokens)
 
 
 def run_jobs(plan: Plan, out: Path, data: TokenDataset, tuned: Tuned) -> list[Job]:

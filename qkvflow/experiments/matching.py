@@ -8,7 +8,7 @@ import jax
 
 from qkvflow.config import ConfigError, RunConfig
 from qkvflow.experiments.plan import Arm, Plan
-from qkvflow.models import LanguageModel, build_model, count_parameters, training_flops
+from qkvflow.models import MODELS, LanguageModel, build_model, count_parameters, training_flops
 
 WIDEST = 8192
 CLOSE = 0.005
@@ -48,7 +48,10 @@ def with_parameters(run: RunConfig, wanted: int, vocab_size: int) -> RunConfig:
     if not count(low) <= wanted <= count(high):
         raise ConfigError(
             "An arm cannot be matched:",
-            [f"no width of {run.model} up to {WIDEST} has {wanted:,} parameters."],
+            [
+                f"no width of {run.model} up to {WIDEST} has {wanted:,} parameters; match it to "
+                "another arm, or leave parameters_of out."
+            ],
         )
     while high - low > 1:  # the number grows with the width
         middle = (low + high) // 2
@@ -60,15 +63,12 @@ def _width_step(run: RunConfig) -> int:
     """Widths that the heads divide evenly."""
     architecture = run.architecture
     heads = architecture.num_heads * (2 if architecture.flavour == "llama" else 1)
-    return (
-        math.lcm(heads, architecture.ssm_head_size // architecture.ssm_expand)
-        if _has_ssm(run)
-        else heads
-    )
-
-
-def _has_ssm(run: RunConfig) -> bool:
-    return "ssm" in (run.architecture.parts or ()) or run.model == "time_indexed_ssm"
+    preset = MODELS.get(run.model)
+    parts = architecture.parts or (preset.parts if preset else ())
+    if "ssm" not in parts:
+        return heads
+    head, expand = architecture.ssm_head_size, architecture.ssm_expand
+    return math.lcm(heads, head // math.gcd(head, expand))  # expand * width has whole heads
 
 
 def steps_of_equal_cost(run: RunConfig, other: RunConfig, vocab_size: int) -> int:

@@ -5,9 +5,12 @@ Both are written from the same list, so that they cannot differ.
 
 import base64
 import html
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from qkvflow.files import write_text
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,8 @@ def to_markdown(page: Sequence[Item], directory: Path) -> str:
         elif isinstance(item, Paragraph):
             parts.append(item.text)
         elif isinstance(item, Picture):
-            parts.append(f"![{item.caption}]({item.path.relative_to(directory).as_posix()})")
+            place = Path(os.path.relpath(item.path, directory)).as_posix()
+            parts.append(f"![{item.caption}]({place})")
         else:
             lines = [item.head, tuple("---" for _ in item.head), *item.rows]
             parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
@@ -63,8 +67,8 @@ def to_markdown(page: Sequence[Item], directory: Path) -> str:
 def write_both(page: Sequence[Item], out: Path) -> tuple[Path, Path]:
     """OUT/report.html and OUT/report.md."""
     whole, text = out / "report.html", out / "report.md"
-    whole.write_text(to_html(page), encoding="utf-8")
-    text.write_text(to_markdown(page, out), encoding="utf-8")
+    write_text(whole, to_html(page))
+    write_text(text, to_markdown(page, out))
     return whole, text
 
 

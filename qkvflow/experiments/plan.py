@@ -62,6 +62,8 @@ class Sweep:
                 )
             if self.steps < 1:
                 problems.append(f"steps is {self.steps}; expected at least 1.")
+            if self.seed < 0:
+                problems.append(f"seed is {self.seed}; expected at least 0.")
         if problems:
             raise ConfigError("This sweep cannot be made:", problems)
 
@@ -97,11 +99,17 @@ class Plan:
     @staticmethod
     def of(fields: Mapping[str, Any]) -> "Plan":
         """The plan that plain tables describe; all problems are reported at once."""
+        arms = fields.get("arms")
+        if isinstance(arms, Mapping):  # YAML reads a name like 1 as a number
+            fields = {**fields, "arms": {str(name): changes for name, changes in arms.items()}}
         return _Reader(fields).plan()
 
     def arm(self, name: str) -> Arm:
         """The arm of that name."""
-        return next(arm for arm in self.arms if arm.name == name)
+        arms = {arm.name: arm for arm in self.arms}
+        if name not in arms:
+            raise ConfigError("There is no such arm:", [f"{name!r}. {nearest(name, arms)}"])
+        return arms[name]
 
     def against(self, reference: str) -> "Plan":
         """The same plan with another arm as the reference."""
@@ -219,9 +227,9 @@ class _Reader:
             self.problems.append(
                 "base: leave final_tokens out; arms are judged on all of the valid split."
             )
-        made = [self._arm(str(name), base, changes) for name, changes in tables.items()]
+        made = [self._arm(name, base, changes) for name, changes in tables.items()]
         arms = {arm.name: arm for arm in made if arm is not None}
-        names = [str(name) for name in tables]
+        names = list(tables)
         for arm in arms.values():
             for what in _MATCHES:
                 other = getattr(arm, what)

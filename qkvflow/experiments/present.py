@@ -1,11 +1,13 @@
 """Figures, table and page of an experiment, from the files in its directory."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from qkvflow.experiments import figures
-from qkvflow.experiments.page import write_both
+from qkvflow.experiments.page import Heading, Item, write_both
 from qkvflow.experiments.report import experiment_page
 from qkvflow.experiments.results import Experiment, Results
+from qkvflow.files import write_text
 
 
 def draw_all(experiment: Experiment, directory: Path) -> dict[str, Path]:
@@ -47,11 +49,27 @@ def write_table(results: Results, path: Path) -> None:
             rf"{name} & {row['params']:,} & {row['loss_mean']:.4f}{half} & "
             rf"{row['bits_per_byte']:.3f} & {row['speed_median']:.0f} \\"
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join([*lines, r"\hline", r"\end{tabular}", ""]))
+    write_text(path, "\n".join([*lines, r"\hline", r"\end{tabular}", ""]))
 
 
-def write_report(experiment: Experiment, title: str) -> tuple[Path, Path]:
-    """OUT/report.html and OUT/report.md, and the figures that they show."""
-    pictures = draw_all(experiment, experiment.out / "figures")
-    return write_both(experiment_page(title, experiment, pictures), experiment.out)
+def write_report(
+    experiments: Sequence[Experiment], title: str, out: Path | None = None
+) -> tuple[Path, Path]:
+    """OUT/report.html and OUT/report.md, and the figures that they show.
+
+    One experiment is a page in its own directory; several come one after the other, each under its
+    directory's name.
+    """
+    drawn = [draw_all(experiment, experiment.out / "figures") for experiment in experiments]
+    out = out or experiments[0].out
+    if len(experiments) == 1:
+        return write_both(experiment_page(title, experiments[0], drawn[0]), out)
+    page: list[Item] = [Heading(title, 1)]
+    for experiment, pictures in zip(experiments, drawn, strict=True):
+        page += experiment_page(name_of(experiment.out), experiment, pictures)
+    return write_both(page, out)
+
+
+def name_of(directory: Path) -> str:
+    """What an experiment is called: by its directory."""
+    return directory.resolve().name.replace("_", " ")

@@ -4,7 +4,7 @@ import datetime
 import hashlib
 import importlib.metadata
 import itertools
-import json
+import math
 import os
 import platform
 from collections.abc import Sequence
@@ -15,7 +15,6 @@ import numpy as np
 
 from qkvflow.config import RunConfig
 from qkvflow.experiments.matching import shapes_of
-from qkvflow.files import FileError
 from qkvflow.models import count_parameters, forward_flops, training_flops
 from qkvflow.train import Evaluation, TrainingError, read_metrics
 
@@ -87,7 +86,8 @@ def finished_record(
     metrics = read_metrics(out / "metrics.jsonl")
     final = [record for record in metrics if record["kind"] == "final"][-1]
     memory = [record["memory_bytes"] for record in metrics if record["kind"] == "compiled"]
-    if final["loss"] is None:
+    losses = [final["loss"]] + ([] if test is None else [test.loss])
+    if not all(loss is not None and math.isfinite(loss) for loss in losses):
         raise TrainingError("The loss is not finite at the end; try a smaller learning rate.")
     return {
         **_head(arm, run, began, "finished"),
@@ -101,7 +101,7 @@ def finished_record(
         "curve": [
             [record["step"], record["seconds"], record["loss"]]
             for record in metrics
-            if record["kind"] == "valid"
+            if record["kind"] == "valid" and record["loss"] is not None
         ],
         "notes": [record["text"] for record in metrics if record["kind"] == "note"],
     }
@@ -126,9 +126,12 @@ def _head(arm: str, run: RunConfig, began: str, status: str) -> Record:
 
 
 def _evaluation(values: dict[str, Any]) -> dict[str, Any]:
-    names = ("loss", "bits_per_byte", "standard_error", "whole")
-    tokens = values.get("evaluated_tokens", values.get("tokens"))
-    return {**{name: values[name] for name in names}, "tokens": tokens}
+    error = values["standard_error"]  # of a single window there is none
+    return {
+        **{name: values[name] for name in ("loss", "bits_per_byte", "whole")},
+        "standard_error": error if error is not None and math.isfinite(error) else None,
+        "tokens": values.get("evaluated_tokens", values.get("tokens")),
+    }
 
 
 def costs(run: RunConfig, vocab_size: int) -> dict[str, Any]:
@@ -163,32 +166,3 @@ def milliseconds_per_step(metrics: Sequence[dict[str, Any]]) -> float:
         return 1e3 * float(np.median(speeds))
     last = [record for record in metrics if record["kind"] == "train"][-1]
     return 1e3 * last["seconds"] / last["step"]
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file that is there whole or not at all."""
-    write_text(path, json.dumps(content, indent=1) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file that is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise FileError(f"{path} cannot be written: {error.strerror or error}.") from error
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file, or say why it cannot be read."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except ValueError as error:
-        raise FileError(f"{path} is not JSON: {error}. Remove it and run again.") from error

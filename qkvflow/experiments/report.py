@@ -11,7 +11,7 @@ from qkvflow.experiments.page import Heading, Item, Paragraph, Picture, Rows
 from qkvflow.experiments.plan import Arm, Plan
 from qkvflow.experiments.records import Record
 from qkvflow.experiments.results import Experiment, Results
-from qkvflow.experiments.statistics import smallest_p_value
+from qkvflow.experiments.statistics import ALPHA, smallest_p_value
 from qkvflow.experiments.summary import megabytes, steps_below
 
 
@@ -20,7 +20,7 @@ def experiment_page(title: str, experiment: Experiment, pictures: Mapping[str, P
     plan, records, floors = experiment.plan, experiment.records, experiment.floors
     results = experiment.results
     page: list[Item] = [Heading(title, 1), Paragraph(_what(plan, records))]
-    page += _losses(results, floors, pictures)
+    page += _losses(plan, results, floors, pictures)
     page += _passed(records, floors)
     page += _tests(plan, results.tests, "valid") + _pictures(pictures, "forest")
     page += _tests(plan, results.on_test, "test")
@@ -55,7 +55,9 @@ def _what(plan: Plan, records: Sequence[Record]) -> str:
     )
 
 
-def _losses(results: Results, floors: Mapping[str, float], pictures: Mapping[str, Path]) -> list[Item]:
+def _losses(
+    plan: Plan, results: Results, floors: Mapping[str, float], pictures: Mapping[str, Path]
+) -> list[Item]:
     best = frontier(results.summary)
     tested = any("test_loss_mean" in row for row in results.summary.values())
     head = ("arm", "parameters", "valid", "95%", "bits/byte", "perplexity", "seeds")
@@ -80,8 +82,10 @@ def _losses(results: Results, floors: Mapping[str, float], pictures: Mapping[str
     page.append(
         Paragraph(
             "Nats a token on the whole valid split after the last step, mean over seeds and half of "
-            "Student's 95% interval. On the frontier: no other arm has both fewer parameters and a "
-            "lower loss. The n-grams (Witten-Bell, fitted on the train split) are the floor to beat."
+            "Student's 95% interval. On the frontier: no other arm with as few parameters or fewer has "
+            "a loss as low. The n-grams (Witten-Bell, fitted on the train split) are the floor to "
+            "beat; they read the split from end to end, models begin anew every "
+            f"{plan.arms[0].run.length} tokens."
         )
     )
     return page + _pictures(
@@ -124,22 +128,22 @@ def _tests(plan: Plan, tests: Sequence[Mapping[str, Any]], split: str) -> list[I
     if not tests:
         return []
     pairs, family = len(plan.seeds), tests[0]["comparisons_in_family"]
-    p_values, sizes = ("p", "Holm", "Welch", "flips"), ("g", "better", "equal", "seen")
-    head = ("pair", "n", "difference", "95%", *p_values, *sizes)
+    of_pairs = ("pair", "n", "difference", "95%", "unpaired", "p", "Holm", "flips")
+    head = (*of_pairs, "g", "better", "equal", "seen")
     rows = [
         (
             f"{test['model1']} - {test['model2']}",
-            str(len(test["seeds"])),
+            _compared_seeds(test),
             f"{test['difference']:+.4f}",
-            f"{test['difference_ci95'][0]:+.4f} to {test['difference_ci95'][1]:+.4f}",
+            _range(test["difference_ci95"]),
+            _range(test["difference_ci95_welch"]),
             f"{test['p_value']:.2g}",
-            f"{test['p_value_holm']:.2g}{' *' if test['significant_at_0.05'] else ''}",
-            f"{test['p_value_welch']:.2g}",
-            f"{test['p_value_sign_flip']:.2g}",
-            f"{test['hedges_g']:+.2f}",
+            f"{test['p_value_holm']:.2g}{_star(test['p_value_holm'])}",
+            _number(test["p_value_sign_flip"], ".2g"),
+            _number(test["hedges_g"], "+.2f"),
             f"{test['probability_of_improvement']:.2f}",
-            f"{test['p_value_equivalence']:.2g}",
-            f"{test['detectable_difference']:.4f}",
+            f"{test['p_value_equivalence_holm']:.2g}{_star(test['p_value_equivalence_holm'])}",
+            _number(test["detectable_difference"], ".4f"),
         )
         for test in tests
     ]
@@ -149,18 +153,43 @@ def _tests(plan: Plan, tests: Sequence[Mapping[str, Any]], split: str) -> list[I
         return [Heading("Differences on the test split"), table, Paragraph(note)]
     note = (
         "Differences of valid losses over the n seeds that both arms have; below zero, the first is "
-        "better. Intervals are over seeds, at the learning rates that were chosen, and each alone. p: "
-        f"paired t-test, two-sided; Holm: corrected for all {family} pairs of arms (*: below 0.05). "
-        "Welch: without pairing, not corrected. flips: a test that supposes only that differences lie "
-        f"symmetrically about zero where arms are equal; with {pairs} seeds it cannot go below p = "
+        "better. Intervals are over seeds, at the learning rates that were chosen, and each alone; "
+        "95%: of the differences seed by seed; unpaired: Welch's, as if the seeds had nothing in "
+        f"common. p: paired t-test, two-sided; Holm: corrected for all {family} pairs of arms (*: at "
+        "most 0.05). flips: a test that supposes only that differences lie symmetrically about zero "
+        f"where arms are equal; with {pairs} seeds it cannot go below p = "
         f"{smallest_p_value(pairs):.4g}. g: Hedges' g, in standard deviations of an arm's runs, not of "
         "differences. better: share of all pairs of a run of the first with a run of the second in "
         "which the first has the lower loss. equal: p of two one-sided tests against the hypothesis "
-        f"that they differ by {plan.margin:g} nats or more, a margin that was set beforehand; not "
-        "corrected. seen: the true difference that n seeds, whose differences scatter as these do, "
-        f"would call significant with a probability of 80% at the level 0.05 / {family}."
+        f"that they differ by {plan.margin:g} nats or more, a margin that was set beforehand; "
+        "corrected like the others (*: equal within it). seen: the true difference that n seeds, whose "
+        "differences scatter as these do, would call significant with a probability of 80% at the "
+        f"level 0.05 / {family}."
     )
-    return [Heading("Differences"), table, Paragraph(note + _not_compared(plan, tests))]
+    note += _not_paired(tests) + _not_compared(plan, tests)
+    return [Heading("Differences"), table, Paragraph(note)]
+
+
+def _compared_seeds(test: Mapping[str, Any]) -> str:
+    """How many, or of each arm how many where they have too few in common."""
+    return str(len(test["seeds"])) if test["paired"] else " + ".join(map(str, test["num_seeds"]))
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _range(ends: Sequence[float]) -> str:
+    return f"{ends[0]:+.4f} to {ends[1]:+.4f}"
+
+
+def _star(p_value: float) -> str:
+    return " *" if p_value <= ALPHA else ""
+
+
+def _not_paired(tests: Sequence[Mapping[str, Any]]) -> str:
+    note = " Where n is a sum, the arms have fewer than two seeds in common: 95% and p are Welch's."
+    return "" if all(test["paired"] for test in tests) else note
 
 
 def _not_compared(plan: Plan, tests: Sequence[Mapping[str, Any]]) -> str:
@@ -235,9 +264,9 @@ def _gates(gates: Mapping[str, Mapping[int, Gates]], pictures: Mapping[str, Path
     note = (
         "What became of the gates of all layers and seeds, which start at 1 and stay between 0 and 2, "
         "or as gate_start says. over depth: their deviation from their mean over depth, relative to "
-        "the mean. closed: the share below a tenth of the same gate's largest value over depth; what "
-        "scales a gate in all layers alike, the weights behind it can take back. saturated: the share "
-        "above 1.9."
+        "their mean size. closed: of the gates of all layers the share below a tenth of the same "
+        "gate's largest size over depth; what scales a gate in all layers alike, the weights behind it "
+        "can take back. saturated: the share above 1.9."
     )
     head = ("arm", "map", "over depth", "closed", "saturated")
     return [Heading("Gates"), Rows(head, rows), Paragraph(note), *_pictures(pictures, "gates")]
@@ -250,7 +279,7 @@ def _sweep(tuned: Mapping[str, Mapping[str, Any]], pictures: Mapping[str, Path])
             arm,
             *("failed" if loss is None else f"{loss:.4f}" for _, loss in entry["sweep"]),
             "none" if entry["learning_rate"] is None else f"{entry['learning_rate']:g}",
-            "yes" if entry["inside"] else "no, at an end",
+            "" if entry["learning_rate"] is None else "yes" if entry["inside"] else "no, at an end",
         )
         for arm, entry in tuned.items()
     )

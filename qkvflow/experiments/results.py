@@ -12,6 +12,7 @@ OUT/floors.json                  n-grams of the same text
 import dataclasses
 import pickle
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from qkvflow.config import RunConfig
 from qkvflow.config.yaml_files import read_yaml
 from qkvflow.experiments.gates import Gates, read_gates
 from qkvflow.experiments.plan import Arm, Plan, with_learning_rate
-from qkvflow.experiments.records import Record, read_json, write_json, write_text
+from qkvflow.experiments.records import Record
 from qkvflow.experiments.summary import failures, significance_tests, statistics_summary
-from qkvflow.files import FileError
+from qkvflow.files import FileError, read_json, write_bytes, write_json, write_text
+from qkvflow.train.lock import waiting
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,13 @@ class Experiment:
     tuned: dict[str, dict[str, Any]] | None
     floors: dict[str, float]
 
-    @property
+    @cached_property
     def gates(self) -> dict[str, dict[int, Gates]]:
         """Of every arm that has some, those of its runs by seed."""
         found = {arm.name: read_gates(self.out, arm.name) for arm in self.plan.arms}
         return {name: runs for name, runs in found.items() if runs}
 
-    @property
+    @cached_property
     def results(self) -> Results:
         """The numbers."""
         tests, on_test = (
@@ -63,26 +65,33 @@ class Experiment:
         return Results(statistics_summary(self.records), tests, on_test, failures(self.records))
 
 
-def save_plan(plan: Plan, out: Path) -> None:
+def save_plan(plan: Plan, out: Path, reference: str | None = None) -> None:
     """Keep what is compared with what comes of it.
 
     A directory is of one experiment, to which arms and seeds may be added; its arms together are the
-    family that tests are corrected for.
+    family that tests are corrected for. It keeps its reference unless another one is named.
 
     Raises:
         FileError: it is of another experiment.
     """
-    path, fields = out / "plan.yaml", dict(plan.fields)
-    if path.is_file():
-        there = Plan.of(read_yaml(path))
-        problems = _changed(there, plan)
-        if problems:
-            raise FileError(
-                f"{out} is of another experiment: {'; '.join(problems)}. Choose another directory with "
-                "--out."
-            )
-        fields["arms"] = {**there.fields["arms"], **fields["arms"]}
-    write_text(path, yaml.safe_dump(fields, sort_keys=False))
+    path = out / "plan.yaml"
+    with waiting(out / ".plan.claim"):
+        fields = dict(plan.fields)
+        if path.is_file():
+            there = Plan.of(read_yaml(path))
+            _check_same_experiment(there, plan, out)
+            fields["arms"] = {**there.fields["arms"], **fields["arms"]}
+            fields["reference"] = reference or there.reference
+        write_text(path, yaml.safe_dump(fields, sort_keys=False))
+
+
+def _check_same_experiment(there: Plan, here: Plan, out: Path) -> None:
+    problems = _changed(there, here)
+    if problems:
+        raise FileError(
+            f"{out} is of another experiment: {'; '.join(problems)}. Choose another directory with "
+            "--out."
+        )
 
 
 def _changed(there: Plan, here: Plan) -> list[str]:
@@ -117,7 +126,7 @@ def read_experiment(out: Path) -> Experiment:
     paths = [
         path
         for arm in plan.arms
-        for path in sorted((out / "runs" / arm.name).glob("seed-*.json"), key=_seed)
+        for path in sorted((out / "runs" / arm.name).glob("seed-*.json"), key=_natural)
     ]
     if not paths:
         raise FileError(f"{out} has no run that has ended. Run qkvflow validate --out {out} first.")
@@ -156,8 +165,13 @@ def _check_records(plan: Plan, records: dict[Path, Record]) -> None:
         first, second, *_ = digests.values()
         raise FileError(f"{first} and {second} are of different texts. Remove one of them.")
     for path, record in records.items():
-        arm = plan.arm(record["arm"])
         run = RunConfig.from_dict(record["run"])
+        if (path.parent.name, path.stem) != (record["arm"], f"seed-{run.seed}"):
+            raise FileError(
+                f"{path} is the record of {record['arm']}, seed {run.seed}: it was copied or renamed. "
+                "Remove it."
+            )
+        arm = plan.arm(record["arm"])
         if run.seed not in plan.seeds or _as_planned(plan, arm, run) != arm.run:
             raise FileError(f"{path} is of a run that {path.parents[2] / 'plan.yaml'} does not plan.")
 
@@ -176,8 +190,9 @@ def _as_planned(plan: Plan, arm: Arm, run: RunConfig) -> RunConfig:
     )
 
 
-def _seed(path: Path) -> int:
-    return int(path.stem.removeprefix("seed-"))
+def _natural(path: Path) -> tuple[int, str]:
+    """Seeds in their order: a longer number is a larger one."""
+    return len(path.stem), path.stem
 
 
 def write_results(experiment: Experiment) -> Results:
@@ -197,4 +212,4 @@ def write_results(experiment: Experiment) -> Results:
 
 def write_pickle(path: Path, content: Any) -> None:
     """Write plain dictionaries and lists as a pickle."""
-    path.write_bytes(pickle.dumps(content))
+    write_bytes(path, pickle.dumps(content))

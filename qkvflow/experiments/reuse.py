@@ -5,14 +5,12 @@ an arm is called does not matter. It keeps its versions, machine and times, and 
 """
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from qkvflow.config import RunConfig
 from qkvflow.experiments.jobs import Job
-from qkvflow.experiments.records import read_json, write_json
-from qkvflow.files import FileError
+from qkvflow.files import FileError, read_json, write_bytes, write_json
 
 
 def take_over(jobs: Sequence[Job], others: Sequence[Path]) -> None:
@@ -59,5 +57,4 @@ def _key(run: RunConfig, digest: str) -> str:
 def _copy_gates(path: Path, job: Job) -> None:
     gates = path.with_name(f"{path.stem}.gates.safetensors")
     if gates.is_file() and job.keep_gates:
-        job.out.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(gates, job.out.with_name(f"{job.out.name}.gates.safetensors"))
+        write_bytes(job.out.with_name(f"{job.out.name}.gates.safetensors"), gates.read_bytes())

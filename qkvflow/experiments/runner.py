@@ -18,20 +18,14 @@ from typing import Any
 
 from qkvflow.data import TokenDataset
 from qkvflow.experiments.gates import save_gates
-from qkvflow.experiments.jobs import Job, Tuned, run_jobs, sweep_jobs
+from qkvflow.experiments.jobs import Job, Tuned, check_runs, run_jobs, sweep_jobs
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.records import (
-    Record,
-    costs,
-    failed_record,
-    finished_record,
-    now,
-    read_json,
-    write_json,
-)
+from qkvflow.experiments.records import Record, costs, failed_record, finished_record, now
+from qkvflow.experiments.results import save_plan
 from qkvflow.experiments.reuse import take_over
+from qkvflow.files import read_json, write_json
 from qkvflow.train import Sink, evaluate, load_model, train
-from qkvflow.train.lock import HeldError, locked
+from qkvflow.train.lock import HeldError, locked, waiting
 from qkvflow.train.resume import open_data
 
 _HERE = Path(__file__).parents[2]
@@ -56,6 +50,22 @@ class Watcher:
 
     def end(self, job: Job, record: Record) -> None:
         """A run has ended, here or in another process."""
+
+
+def prepare(plan: Plan, out: Path, reference: str | None = None) -> TokenDataset:
+    """The text of an experiment, once every run is known to be possible and its plan is kept.
+
+    `reference` is the arm that a directory which is there already shall have as its reference.
+
+    Raises:
+        ConfigError: a run cannot be made.
+        DataError: the text cannot be had.
+        FileError: the directory is of another experiment.
+    """
+    data = open_data(plan.arms[0].run)
+    check_runs(plan, data.tokenizer.vocab_size)
+    save_plan(plan, out, reference)
+    return data
 
 
 def complete(
@@ -106,7 +116,6 @@ def _do(job: Job, watcher: Watcher, since: str) -> Record | None:
     """
     if _has_ended(job, since):
         return job.record()
-    job.out.parent.mkdir(parents=True, exist_ok=True)
     try:
         with locked(job.out.with_name(f".{job.out.name}.claim")):
             if not _has_ended(job, since):
@@ -118,7 +127,7 @@ def _do(job: Job, watcher: Watcher, since: str) -> Record | None:
 
 def _has_ended(job: Job, since: str) -> bool:
     record = job.record()
-    has_failed = record is not None and record["status"] == "failed" and record["began"] >= since
+    has_failed = record is not None and record["status"] == "failed" and record["ended"] > since
     return has_failed or job.is_finished
 
 
@@ -187,15 +196,11 @@ def _standing(made: Tuned) -> Tuned:
 
 def _keep_choices(path: Path, found: Tuned) -> Tuned:
     """Put choices beside those that stand, which another process may have made meanwhile."""
-    while True:
-        try:
-            with locked(path.with_name(".tuned.claim")):
-                before = _read_choices(path)
-                made = {**before, **found, **_standing(before)}
-                write_json(path, made)
-                return made
-        except HeldError:
-            time.sleep(0.1)
+    with waiting(path.with_name(".tuned.claim")):
+        before = _read_choices(path)
+        made = {**before, **found, **_standing(before)}
+        write_json(path, made)
+        return made
 
 
 def chosen(records: Sequence[Record]) -> Tuned:

@@ -30,5 +30,8 @@ def submit(
             ['submitit is not installed. Run pip install "qkvflow[slurm]".'],
         ) from error
     executor = submitit.AutoExecutor(folder=out / "slurm", cluster=cluster)
-    executor.update_parameters(**parameters)
+    try:
+        executor.update_parameters(**parameters)
+    except (NameError, TypeError, ValueError) as error:
+        raise ConfigError("The runs cannot be submitted:", [f"submitit says: {error}"]) from error
     return [executor.submit(complete, plan, out, None, reuse) for _ in range(workers)]

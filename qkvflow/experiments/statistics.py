@@ -5,6 +5,7 @@ entry i belongs to the same seed. Losses are compared as `first - second`: below
 better.
 """
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
@@ -23,11 +24,10 @@ RESAMPLES = 10_000
 
 @dataclass(frozen=True)
 class Interval:
-    """A range, and the confidence with which it was made."""
+    """A range."""
 
     low: float
     high: float
-    confidence: float = 1 - ALPHA
 
     @property
     def half_width(self) -> float:
@@ -69,7 +69,7 @@ def t_interval(values: Sequence[float], confidence: float = 1 - ALPHA) -> Interv
     """
     sample = _sample(values, 2)
     half = stats.t.ppf((1 + confidence) / 2, sample.size - 1) * stats.sem(sample)
-    return Interval(float(sample.mean() - half), float(sample.mean() + half), confidence)
+    return Interval(float(sample.mean() - half), float(sample.mean() + half))
 
 
 def bca_interval(values: Sequence[float], confidence: float = 1 - ALPHA, seed: int = 0) -> Interval:
@@ -80,7 +80,7 @@ def bca_interval(values: Sequence[float], confidence: float = 1 - ALPHA, seed: i
     """
     sample = _sample(values, 2)
     if np.ptp(sample) == 0.0:
-        return Interval(float(sample[0]), float(sample[0]), confidence)
+        return Interval(float(sample[0]), float(sample[0]))
     found = stats.bootstrap(
         (sample,),
         np.mean,
@@ -90,17 +90,23 @@ def bca_interval(values: Sequence[float], confidence: float = 1 - ALPHA, seed: i
         rng=np.random.default_rng(seed),
     )
     low, high = found.confidence_interval
-    return Interval(float(low), float(high), confidence)
+    return Interval(float(low), float(high))
 
 
 def paired_t_test(first: Sequence[float], second: Sequence[float]) -> Test:
     """Whether the mean difference of pairs is zero."""
     differences = _differences(first, second)
-    if np.ptp(differences) == 0.0:  # no spread: scipy would divide by zero
-        equal = differences[0] == 0.0
-        return Test(0.0 if equal else math.copysign(math.inf, differences[0]), 1.0 if equal else 0.0)
+    if np.ptp(differences) == 0.0:
+        return _without_spread(differences[0])
     found = stats.ttest_1samp(differences, 0.0)
     return Test(float(found.statistic), float(found.pvalue))
+
+
+def _without_spread(difference: float) -> Test:
+    """What a test of a mean tends to as its sample loses its spread; scipy would divide by zero."""
+    if difference == 0.0:
+        return Test(0.0, 1.0)
+    return Test(math.copysign(math.inf, difference), 0.0)
 
 
 def sign_flip_test(first: Sequence[float], second: Sequence[float], seed: int = 0) -> Test:
@@ -134,8 +140,22 @@ def smallest_p_value(pairs: int) -> float:
 
 def welch_test(first: Sequence[float], second: Sequence[float]) -> Test:
     """Whether two means are equal, of samples that are not paired and may differ in variance."""
-    found = stats.ttest_ind(_sample(first, 2), _sample(second, 2), equal_var=False)
+    a, b = _sample(first, 2), _sample(second, 2)
+    if np.ptp(a) == np.ptp(b) == 0.0:
+        return _without_spread(a[0] - b[0])
+    found = stats.ttest_ind(a, b, equal_var=False)
     return Test(float(found.statistic), float(found.pvalue))
+
+
+def welch_interval(
+    first: Sequence[float], second: Sequence[float], confidence: float = 1 - ALPHA
+) -> Interval:
+    """The interval of the difference of two means that belongs to `welch_test`."""
+    a, b = _sample(first, 2), _sample(second, 2)
+    if np.ptp(a) == np.ptp(b) == 0.0:
+        return Interval(float(a[0] - b[0]), float(a[0] - b[0]))
+    found = stats.ttest_ind(a, b, equal_var=False).confidence_interval(confidence)
+    return Interval(float(found.low), float(found.high))
 
 
 def pooled_t_test(first: Sequence[float], second: Sequence[float]) -> Test:
@@ -258,7 +278,6 @@ class Summary:
     deviation: float
     t: Interval
     bca: Interval
-    values: tuple[float, ...]
 
 
 def summarise(values: Sequence[float]) -> Summary:
@@ -269,48 +288,65 @@ def summarise(values: Sequence[float]) -> Summary:
         deviation=float(sample.std(ddof=1)),
         t=t_interval(values),
         bca=bca_interval(values),
-        values=tuple(map(float, sample)),
     )
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two paired samples: every number that a reader may ask for."""
+    """Two samples: every number that a reader may ask for; None where it takes pairs."""
 
     difference: float
     interval: Interval
-    paired: Test
-    sign_flip: Test
+    """Of the differences of pairs; Welch's where there are none."""
+    paired: Test | None
+    sign_flip: Test | None
     welch: Test
+    welch_interval: Interval
     cohens_d: float
     hedges_g: float
     improvement: float
-    equivalence: Test
-    margin: float
-    detectable: float
+    equivalence: Test | None
+    detectable: float | None
+
+    @property
+    def test(self) -> Test:
+        """The paired t-test, or Welch's where there are no pairs."""
+        return self.paired or self.welch
 
 
 def compare(
     first: Sequence[float], second: Sequence[float], margin: float, family: int = 1
 ) -> Comparison:
-    """The first against the second; `margin` is what counts as equal, set beforehand.
+    """The first against the second, pair by pair; `margin` is what counts as equal, set beforehand.
 
     Of a family of so many comparisons, the difference that can be detected is that of the strictest
     level that `holm` may ask for.
     """
     differences = _differences(first, second)
-    return Comparison(
-        difference=float(differences.mean()),
+    return dataclasses.replace(
+        compare_unpaired(first, second),
         interval=t_interval(differences.tolist()),
         paired=paired_t_test(first, second),
         sign_flip=sign_flip_test(first, second),
-        welch=welch_test(first, second),
-        cohens_d=cohens_d(first, second),
-        hedges_g=hedges_g(first, second),
-        improvement=probability_of_improvement(first, second),
         equivalence=equivalence_test(first, second, margin),
-        margin=margin,
         detectable=detectable_difference(
             float(differences.std(ddof=1)), differences.size, alpha=ALPHA / family
         ),
+    )
+
+
+def compare_unpaired(first: Sequence[float], second: Sequence[float]) -> Comparison:
+    """The first against the second, of samples that have no pairs, and may differ in size."""
+    return Comparison(
+        difference=float(np.mean(first) - np.mean(second)),
+        interval=welch_interval(first, second),
+        paired=None,
+        sign_flip=None,
+        welch=welch_test(first, second),
+        welch_interval=welch_interval(first, second),
+        cohens_d=cohens_d(first, second),
+        hedges_g=hedges_g(first, second),
+        improvement=probability_of_improvement(first, second),
+        equivalence=None,
+        detectable=None,
     )

@@ -16,6 +16,8 @@ from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Record
 from qkvflow.experiments.statistics import Interval
 
+_Pair = tuple[str, str]
+
 
 def losses_by_arm(records: Sequence[Record], split: str = "valid") -> dict[str, dict[int, float]]:
     """The loss of every finished run on a split, by arm and seed."""
@@ -86,52 +88,88 @@ def _ends(interval: Interval) -> list[float]:
 def significance_tests(
     plan: Plan, records: Sequence[Record], split: str = "valid"
 ) -> list[dict[str, Any]]:
-    """All pairs of arms over the seeds that both have.
+    """All pairs of arms, over the seeds that both have; without pairs where these are too few.
 
     All pairs of the plan are the family that Holm's correction is for, also those that failed.
     """
     losses = losses_by_arm(records, split)
     family = list(itertools.combinations(_order(plan), 2))
-    found_of: dict[tuple[str, str], tuple[list[int], list[float], statistics.Comparison]] = {}
-    for first, second in family:
-        a, b = (losses.get(arm, {}) for arm in (first, second))
-        common = sorted(a.keys() & b.keys())
-        if len(common) > 1:
-            ours, theirs = ([of[seed] for seed in common] for of in (a, b))
-            compared = statistics.compare(ours, theirs, plan.margin, len(family))
-            differences = [x - y for x, y in zip(ours, theirs)]
-            found_of[first, second] = common, differences, compared
-    p_values = {pair: found_of[pair][2].paired.p_value if pair in found_of else 1.0 for pair in family}
-    adjusted = statistics.holm(p_values)
-    tests = []
-    for (first, second), (common, differences, found) in found_of.items():
-        p_holm, significant = adjusted[first, second]
-        test = {
+    found_of: dict[_Pair, statistics.Comparison] = {}
+    for pair in family:
+        ours, theirs = (losses.get(arm, {}) for arm in pair)
+        found = _compare(ours, theirs, plan.margin, len(family))
+        if found is not None:
+            found_of[pair] = found
+    different = _over_family(family, {pair: found.test for pair, found in found_of.items()})
+    equal = _over_family(family, {pair: found.equivalence for pair, found in found_of.items()})
+    return [
+        {
             "model1": first,
             "model2": second,
             "split": split,
-            "seeds": common,
+            "paired": found.paired is not None,
+            "seeds": (seeds := _common(losses[first], losses[second])),
+            "num_seeds": [len(losses[arm]) for arm in (first, second)],
             "comparisons_in_family": len(family),
-            "differences": differences,
-            "difference": found.difference,
-            "difference_ci95": _ends(found.interval),
-            "t_statistic": found.paired.statistic,
-            "p_value": found.paired.p_value,
-            "p_value_holm": p_holm,
-            "significant_at_0.05": significant,
-            "p_value_sign_flip": found.sign_flip.p_value,
-            "smallest_p_value_sign_flip": statistics.smallest_p_value(len(common)),
-            "p_value_welch": found.welch.p_value,
-            "cohens_d": found.cohens_d,
-            "effect_size": statistics.effect_size(found.cohens_d),
-            "hedges_g": found.hedges_g,
-            "probability_of_improvement": found.improvement,
-            "equivalence_margin": found.margin,
-            "p_value_equivalence": found.equivalence.p_value,
-            "detectable_difference": found.detectable,
+            "differences": [losses[first][seed] - losses[second][seed] for seed in seeds],
+            **_numbers(found),
+            "p_value_holm": different[first, second][0],
+            "significant_at_0.05": different[first, second][1],
+            "smallest_p_value_sign_flip": statistics.smallest_p_value(len(seeds)),
+            "equivalence_margin": plan.margin,
+            "p_value_equivalence_holm": equal[first, second][0],
         }
-        tests.append(test)
-    return tests
+        for (first, second), found in found_of.items()
+    ]
+
+
+def _compare(
+    first: Mapping[int, float], second: Mapping[int, float], margin: float, family: int
+) -> statistics.Comparison | None:
+    """Two arms, pair by pair where they have two seeds in common, else run against run."""
+    seeds = _common(first, second)
+    if len(seeds) > 1:
+        ours, theirs = ([of[seed] for seed in seeds] for of in (first, second))
+        return statistics.compare(ours, theirs, margin, family)
+    if min(len(first), len(second)) > 1:
+        return statistics.compare_unpaired(list(first.values()), list(second.values()))
+    return None
+
+
+def _common(first: Mapping[int, float], second: Mapping[int, float]) -> list[int]:
+    return sorted(first.keys() & second.keys())
+
+
+def _over_family(
+    family: Sequence[_Pair], tests: Mapping[_Pair, statistics.Test | None]
+) -> dict[_Pair, tuple[float, bool]]:
+    """Holm's correction for all pairs; one that could not be tested has shown nothing."""
+    p_values = {pair: test.p_value for pair, test in tests.items() if test is not None}
+    return statistics.holm({pair: p_values.get(pair, 1.0) for pair in family})
+
+
+def _numbers(found: statistics.Comparison) -> dict[str, Any]:
+    """A comparison, as the file has it: None for what is not known or not finite."""
+    return {
+        "difference": found.difference,
+        "difference_ci95": _ends(found.interval),
+        "difference_ci95_welch": _ends(found.welch_interval),
+        "t_statistic": _finite(found.test.statistic),
+        "p_value": found.test.p_value,
+        "p_value_sign_flip": found.sign_flip and found.sign_flip.p_value,
+        "p_value_welch": found.welch.p_value,
+        "cohens_d": _finite(found.cohens_d),
+        "effect_size": statistics.effect_size(found.cohens_d),
+        "hedges_g": _finite(found.hedges_g),
+        "probability_of_improvement": found.improvement,
+        "p_value_equivalence": found.equivalence and found.equivalence.p_value,
+        "detectable_difference": found.detectable,
+    }
+
+
+def _finite(value: float) -> float | None:
+    """Samples without spread have infinite statistics, which JSON has no word for."""
+    return value if math.isfinite(value) else None
 
 
 def _order(plan: Plan) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from qkvflow.config import RunConfig
 from qkvflow.data import CharTokenizer, DataError, TokenDataset
-from qkvflow.experiments.records import read_json, write_json
+from qkvflow.files import read_json, write_json
 from qkvflow.finetune.adapters import save_adapter
 from qkvflow.finetune.config import FinetuneConfig, finetuning_run
 from qkvflow.models import LanguageModel, count_parameters

@@ -27,9 +27,9 @@ from qkvflow.config import ConfigError, Gpt2Config, OptimizerConfig, RunConfig, 
 from qkvflow.config.strict import to_dict, type_problems
 from qkvflow.experiments import statistics
 from qkvflow.experiments.jobs import Job
-from qkvflow.experiments.records import Record, read_json, write_json
+from qkvflow.experiments.records import Record
 from qkvflow.experiments.runner import Watcher, carry_out
-from qkvflow.files import FileError
+from qkvflow.files import FileError, read_json, write_json
 from qkvflow.finetune.config import FinetuneConfig, Method, finetuning_run
 from qkvflow.models import MODELS
 
@@ -187,7 +187,7 @@ def _differences(records: Mapping[Cell, Record], table: dict[str, Any]) -> list[
                             "depth": int(depth),
                             "difference": test.difference,
                             "ci95": [test.interval.low, test.interval.high],
-                            "p_value": test.paired.p_value,
+                            "p_value": test.test.p_value,
                         }
                     )
     adjusted = statistics.holm({str(i): test["p_value"] for i, test in enumerate(found)})

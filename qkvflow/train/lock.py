@@ -2,8 +2,9 @@
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from qkvflow.files import FileError
@@ -41,4 +42,17 @@ def locked(out: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(f"{os.getpid()}")
         file.flush()
+        yield
+
+
+@contextmanager
+def waiting(out: Path) -> Iterator[None]:
+    """`locked`, as soon as no other process holds it: for what takes a moment."""
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(locked(out))
+                break
+            except HeldError:
+                time.sleep(0.1)
         yield

@@ -1,5 +1,6 @@
 """The commands of experiments, from one end to the other, at a tiny size."""
 
+import importlib
 import io
 import json
 from pathlib import Path
@@ -10,13 +11,16 @@ import yaml
 from rich.console import Console
 
 from qkvflow.cli import experiment_display as display
+from qkvflow.cli import validate
+from qkvflow.cli.flops import of_runs
 from qkvflow.cli.main import main
 from qkvflow.config import RunConfig
+from qkvflow.experiments import slurm
 from qkvflow.experiments.jobs import Job
 from qkvflow.experiments.plan import PLANS
 from qkvflow.experiments.results import read_experiment
 from tests.browser import CHROMIUM, COUNT_PARTS, look_at
-from tests.experiments.support import check_pdf, check_picture, tiny_fields
+from tests.experiments.support import check_pdf, check_picture, made_up_record, tiny_fields
 from tests.train.support import write_text
 
 
@@ -86,13 +90,70 @@ def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
     capsys.readouterr()
     assert main(["flops", "--results", "out", "--loss", "4.0"]) == 0
     assert "s to 4" in capsys.readouterr().out
+    assert main(["report", "--results", "out", "out"]) == 2
+    assert "say where it goes with --out" in capsys.readouterr().err
+    assert main(["report", "--results", "out", "out", "--out", "both"]) == 0
+    assert (tmp_path / "both" / "report.md").read_text().count("## Differences\n") == 2
     assert main(["flops", "--plan", plan, "--results", "out"]) == 2
     assert "not both" in capsys.readouterr().err
 
 
+def test_the_time_to_a_loss_is_that_of_runs_that_all_reached_it():
+    records = [made_up_record("a", seed, loss) for seed, loss in enumerate((2.0, 2.2))]
+    assert of_runs(records, 2.8)["seconds_to_loss"] == 6.0
+    assert of_runs(records, 2.6)["seconds_to_loss"] == 9.0
+    some = of_runs(records, 2.1)
+    assert (some["seconds_to_loss"], some["runs_that_reached_it"]) == (None, "1 of 2")
+
+
+def test_some_arms_are_tuned_and_the_others_are_no_part_of_it(plan, tmp_path):
+    assert main(["tune", "--plan", plan, "--arms", "gated", "--out", "out"]) == 0
+    assert list(json.loads((tmp_path / "out" / "tuned.json").read_text())) == ["gated"]
+    assert list(yaml.safe_load((tmp_path / "out" / "plan.yaml").read_text())["arms"]) == ["gated"]
+
+
+@pytest.fixture
+def _logging_of_submitit():
+    """Its logger keeps the stream that it finds when it is imported; not one that a test closes."""
+    importlib.import_module("submitit")
+
+
+@pytest.mark.usefixtures("_logging_of_submitit")
+def test_workers_are_submitted_by_an_option(plan, tmp_path, capsys, monkeypatch):
+    """Without a cluster submitit starts them here."""
+    submitted = []
+
+    def keeping(*arguments, **options):
+        submitted.extend(slurm.submit(*arguments, **options))
+        return submitted
+
+    monkeypatch.setattr(validate, "submit", keeping)
+    submit = ["validate", "--plan", plan, "--out", "out", "--slurm"]
+    assert main([*submit, "1", "--slurm-options", "timeout_min=5"]) == 0
+    (worker,) = submitted
+    assert f"Submitted: {worker.job_id}." in capsys.readouterr().out
+    assert [record["status"] for record in worker.result()] == ["finished"] * 4
+    assert len(read_experiment(tmp_path / "out").records) == 4
+    for options, sentence in (
+        (["1", "--slurm-options", "partitoin=long"], "submitit says: "),
+        (["1", "--slurm-options", "time"], "'time' is not name=value"),
+        (["-2"], "slurm is -2"),
+    ):
+        assert main([*submit, *options]) == 2
+        assert sentence in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_a_sentence(plan, tmp_path, capsys):
+    (tmp_path / "file").write_text("no directory")
+    results = Path(__file__).parents[2] / "results" / "compare"
+    assert main(["figures", "--results", str(results), "--out", "file/figures"]) == 2
+    assert "file/figures cannot be used: Not a directory" in capsys.readouterr().err
+
+
 def test_an_ablation_leaves_a_table_and_a_figure(plan, tmp_path, capsys):
-    arms = ["--arms", "standard", "gated", "--steps", "6", "--seeds", "3", "5"]
-    assert main(["ablate", "--plan", plan, *arms, "--out", "out"]) == 0
+    arms = ["--steps", "6", "--seeds", "3", "5"]
+    assert main(["ablate", "--plan", plan, *arms, "--reference", "gated", "--out", "out"]) == 0
+    assert read_experiment(tmp_path / "out").plan.reference == "gated"
     assert "Differences of valid losses" in capsys.readouterr().out
     records = read_experiment(tmp_path / "out").records
     assert [(r["seed"], r["run"]["steps"]) for r in records] == [(3, 6), (5, 6)] * 2

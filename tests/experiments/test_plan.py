@@ -4,7 +4,12 @@ import pytest
 import yaml
 
 from qkvflow.config import ConfigError
-from qkvflow.experiments.matching import matched_run, shapes_of, steps_of_equal_cost
+from qkvflow.experiments.matching import (
+    matched_run,
+    shapes_of,
+    steps_of_equal_cost,
+    with_parameters,
+)
 from qkvflow.experiments.plan import PLANS, Plan, merged, read_plan
 from qkvflow.models import count_parameters, training_flops
 from tests.experiments.support import tiny_fields
@@ -69,6 +74,24 @@ def test_an_arm_is_narrowed_or_widened_to_the_parameters_of_another(model):
     assert abs(found - wanted) / wanted < 0.05
     if model == "standard":
         assert run.architecture.hidden_dim == 96
+
+
+def test_widths_of_a_state_space_part_have_whole_heads():
+    """Three times the width has to be so many heads of 8."""
+    base = tiny_fields("x.txt")["base"]
+    base["architecture"] |= {"ssm_expand": 3}
+    arms = {"ssm": {"model": "time_indexed_ssm"}, "standard": {"parameters_of": "ssm"}}
+    arms["standard"]["model"] = "standard"
+    plan = Plan.of(tiny_fields("x.txt", base=base, arms=arms)).against("standard")
+    wanted = count_parameters(shapes_of(plan.arm("ssm").run, 256)).total
+    assert with_parameters(plan.arm("ssm").run, wanted, 256).architecture.hidden_dim == 16
+
+
+def test_an_arm_may_be_called_by_a_number():
+    plan = Plan.of(tiny_fields("x.txt", arms={1: {"model": "standard"}, 2: None}, reference="1"))
+    assert [arm.name for arm in plan.only(["2"]).equal("flops").arms] == ["2"]
+    with pytest.raises(ConfigError, match=r"'3'. .*Known: 1, 2"):
+        plan.arm("3")
 
 
 def test_an_arm_that_costs_nearly_as_much_keeps_its_steps():
@@ -163,6 +186,7 @@ def test_some_of_the_arms_and_some_seeds():
         ({"sweep": {"learning_rates": [1e-3, 1e-3]}}, "at least two, rising"),
         ({"sweep": {"seed": 1}}, "seed 1 is one of the runs' seeds"),
         ({"sweep": 3}, "sweep is 3"),
+        ({"sweep": {"seed": -1}}, "seed is -1"),
     ],
 )
 def test_mistakes_are_sentences(changes, sentence):

@@ -1,5 +1,6 @@
 """Figures, table and page open where they should: as pictures, as TeX, in a browser."""
 
+import dataclasses
 import re
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ from qkvflow.experiments import figures
 from qkvflow.experiments.figures import _look, draw_gates, frontier
 from qkvflow.experiments.gates import gate_use
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.present import draw_all, write_report, write_table
+from qkvflow.experiments.present import draw_all, name_of, write_report, write_table
 from qkvflow.experiments.results import Experiment
 from tests.browser import COUNT_PARTS, look_at, needs_chromium
 from tests.experiments.support import check_pdf, check_picture, made_up_record, tiny_fields
@@ -108,9 +109,59 @@ def test_figures_show_seeds_bands_frontier_and_margin(experiment, tmp_path, kept
     assert min(np.diff(shades)) > 0, "closed and open gates are told apart in grey"
 
 
-def test_a_gate_that_changes_its_sign_is_not_closed():
+def test_error_bars_are_the_intervals(experiment, tmp_path, kept):
+    draw_all(experiment, tmp_path / "figures")
+    summary = experiment.results.summary
+    wanted = [(row["loss_mean"], row["loss_ci95"]) for row in summary.values()]
+    for name, axis in (("statistical_performance", 0), ("efficiency_with_error", 1)):
+        bars = [error_bar(bar, axis) for bar in kept[name].axes[0].containers]
+        assert bars == [pytest.approx((mean, mean - half, mean + half)) for mean, half in wanted]
+    forest = [error_bar(bar, 0) for bar in kept["forest"].axes[0].containers]
+    tests = {test["model2"]: test for test in experiment.results.tests if test["model1"] == "standard"}
+    for found, arm in zip(forest, ("gated", "third"), strict=True):
+        low, high = tests[arm]["difference_ci95"]
+        assert found == pytest.approx((-tests[arm]["difference"], -high, -low))
+
+
+def error_bar(container, axis):
+    """Its middle and its ends along an axis."""
+    middle, _, (lines,) = container
+    ends = lines.get_segments()[0][:, axis]
+    return middle.get_xydata()[0, axis], ends.min(), ends.max()
+
+
+def test_of_one_seed_no_interval_is_spoken_of(tmp_path, kept):
+    plan = Plan.of(tiny_fields("x.txt", seeds=1))
+    records = [made_up_record("standard", 0, 2.0), made_up_record("gated", 0, 2.1)]
+    draw_all(Experiment(tmp_path, plan, records, None, {}), tmp_path / "figures")
+    panes = [kept[name].axes[-1] for name in ("statistical_performance", "learning_curves")]
+    labels = [
+        *(axes.get_xlabel() for axes in panes),
+        kept["efficiency_with_error"].axes[0].get_ylabel(),
+    ]
+    assert all("one seed" in label and "interval" not in label for label in labels), labels
+
+
+def test_what_is_far_apart_at_first_does_not_hide_the_differences_at_the_end(tmp_path, kept):
+    plan = Plan.of(tiny_fields("x.txt", seeds=1))
+    records = [made_up_record("standard", 0, 2.0), made_up_record("gated", 0, 2.1)]
+    records[1]["curve"][1:1] = [[10, 1.0, 9.0], [20, 2.0, 9.0]]
+    records[0]["curve"][1:1] = [[10, 1.0, 3.0], [20, 2.0, 3.0]]
+    draw_all(Experiment(tmp_path, plan, records, None, {}), tmp_path / "figures")
+    low, high = kept["learning_curves"].axes[1].get_ylim()
+    assert low < 0.0 < 0.1 < high < 0.2
+
+
+def test_lines_of_one_colour_differ():
+    looks = [(_look(i)["color"], str(figures._line(i))) for i in range(16)]
+    assert len(set(looks)) == 16
+
+
+def test_gates_that_change_their_sign():
     linear = np.array([[2.0, -2.0, 1.0], [-2.0, 0.1, 0.01]])
-    assert gate_use([{"up": linear}])["up"].closed == pytest.approx(2 / 6)
+    found = gate_use([{"up": linear}])["up"]
+    assert found.closed == pytest.approx(2 / 6)
+    assert found.over_depth == pytest.approx(np.sqrt(linear.var(axis=0).mean()) / np.abs(linear).mean())
 
 
 def test_the_names_of_many_arms_stand_beside_what_is_drawn(tmp_path, kept):
@@ -178,7 +229,7 @@ def test_the_table_compiles_where_there_is_a_tex(experiment, tmp_path):
 
 
 def test_markdown_and_html_say_the_same(experiment):
-    page, text = write_report(experiment, "A <title> & more")
+    page, text = write_report([experiment], "A <title> & more")
     markdown, html = text.read_text(), page.read_text()
     for words in (
         "cannot go below p = 0.25",
@@ -196,9 +247,23 @@ def test_markdown_and_html_say_the_same(experiment):
         assert (text.parent / figure).is_file()
 
 
+def test_several_experiments_stand_on_one_page(experiment, tmp_path):
+    other = dataclasses.replace(
+        experiment, out=tmp_path / "equal_parameters", records=experiment.records
+    )
+    page, text = write_report([experiment, other], "All", tmp_path / "both")
+    assert page.parent == tmp_path / "both"
+    lines = text.read_text().splitlines()
+    headings = [line for line in lines if line.startswith("# ")]
+    assert headings == ["# All", f"# {name_of(experiment.out)}", "# equal parameters"]
+    assert lines.count("## Differences") == 2
+    pictures = re.findall(r"!\[.*\]\((.*)\)", text.read_text())
+    assert len(pictures) > 10 and all((text.parent / picture).is_file() for picture in pictures)
+
+
 @needs_chromium
 def test_the_page_opens_in_a_browser_without_errors_or_a_network(experiment, tmp_path):
-    page, _ = write_report(experiment, "A page")
+    page, _ = write_report([experiment], "A page")
     found = look_at(page, tmp_path, COUNT_PARTS)
     assert len(found["images"]) == 7
     assert min(found["images"]) > 500

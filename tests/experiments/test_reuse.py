@@ -8,12 +8,11 @@ from qkvflow.config import RunConfig
 from qkvflow.experiments.gates import read_gates
 from qkvflow.experiments.jobs import Job
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.records import read_json, write_json
 from qkvflow.experiments.report import experiment_page
 from qkvflow.experiments.results import read_experiment, save_plan
 from qkvflow.experiments.reuse import check_others, take_over
 from qkvflow.experiments.runner import Watcher, complete
-from qkvflow.files import FileError
+from qkvflow.files import FileError, read_json, write_json
 from tests.experiments.support import tiny_fields
 
 

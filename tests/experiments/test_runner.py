@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,22 +15,24 @@ import numpy as np
 import pytest
 import yaml
 
-from qkvflow.config import ConfigError
+from qkvflow.config import ConfigError, RunConfig
 from qkvflow.config.yaml_files import read_yaml
 from qkvflow.experiments.gates import read_gates
 from qkvflow.experiments.jobs import run_jobs
 from qkvflow.experiments.plan import Plan
+from qkvflow.experiments.records import finished_record, now
 from qkvflow.experiments.results import read_experiment, save_plan, write_results
 from qkvflow.experiments.runner import (
     StoppedError,
     Watcher,
     chosen,
     complete,
+    prepare,
     tune,
 )
 from qkvflow.experiments.slurm import submit
 from qkvflow.files import FileError
-from qkvflow.train import Sink
+from qkvflow.train import Evaluation, Sink, TrainingError
 from qkvflow.train.program import Program
 from qkvflow.train.resume import open_data
 from tests.experiments.support import made_up_record, tiny_fields, without_times
@@ -89,8 +93,41 @@ def test_records_hold_what_a_claim_needs(done):
 def test_a_finished_run_is_never_run_again(done):
     plan, out = done
     assert run_all(plan, out) == []
-    (out / "runs" / "gated" / "seed-0.json").unlink()
+    path = out / "runs" / "gated" / "seed-0.json"
+    before = without_times(json.loads(path.read_text()))
+    path.unlink()  # killed when all was done but its record, it is not trained again
     assert run_all(plan, out) == [("gated", 0)]
+    assert without_times(json.loads(path.read_text())) == before
+
+
+class StopsAt(Sink, Counter):
+    """Asks the process to stop at a step of the first run; keeps where runs began."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.step, self.starts = step, []
+
+    def begin(self, job):
+        super().begin(job)
+        return [self]
+
+    def write(self, record):
+        if record["kind"] == "start":
+            self.starts.append(record["step"])
+
+    def tick(self, step, loss):
+        if step == self.step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(text, tmp_path):
+    plan = Plan.of(tiny_fields(text, seeds=1, arms={"standard": {"model": "standard"}}))
+    with pytest.raises(StoppedError):
+        complete(plan, tmp_path, StopsAt(3))
+    going_on = StopsAt(None)
+    (record,) = complete(plan, tmp_path, going_on)
+    assert record["status"] == "finished"
+    assert going_on.starts[0] >= 2, "a checkpoint is kept every two steps"
 
 
 def test_a_record_of_other_settings_is_not_taken_for_this_run(done, text):
@@ -126,6 +163,81 @@ def test_arms_and_seeds_may_be_added_to_an_experiment(done, text):
     plan = read_experiment(out).plan
     assert [arm.name for arm in plan.arms] == ["standard", "gated", "shared"]
     assert plan.seeds == (0, 1, 2)
+
+
+def test_a_directory_keeps_its_reference_unless_another_is_named(done, text):
+    _, out = done
+    fields = tiny_fields(text, test=True)
+    save_plan(Plan.of(fields).only(["gated"]), out)
+    assert read_experiment(out).plan.reference == "standard"
+    save_plan(Plan.of(fields).against("gated"), out, "gated")
+    assert read_experiment(out).plan.reference == "gated"
+
+
+def test_processes_that_add_arms_at_once_lose_none(text, tmp_path):
+    arms = [f"arm-{i}" for i in range(8)]
+    plans = [Plan.of(tiny_fields(text, arms={arm: {"model": "shared"}}, reference=arm)) for arm in arms]
+    threads = [threading.Thread(target=save_plan, args=(plan, tmp_path)) for plan in plans]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {arm.name for arm in Plan.of(read_yaml(tmp_path / "plan.yaml")).arms} == set(arms)
+
+
+@pytest.mark.parametrize(
+    ("arm", "changes", "sentence"),
+    [
+        ({"model": "standrd"}, {}, "broken: there is no model 'standrd'. Did you mean 'standard'"),
+        ({"optimizer": {"name": "adamx"}}, {}, "broken: there is no optimizer 'adamx'"),
+        (
+            {"optimizer": {"warmup": 5}},
+            {"sweep": {"learning_rates": [1e-3, 1e-2], "steps": 4}},
+            "broken: optimizer.warmup is 5 in a run of 4 steps",
+        ),
+        (
+            {"model": "tong_neuralode", "parameters_of": "gated"},
+            {},
+            "broken: no width of tong_neuralode .* match it to another arm",
+        ),
+    ],
+)
+def test_a_run_that_cannot_be_made_shows_before_anything_is_written(
+    text, tmp_path, arm, changes, sentence
+):
+    arms = {**tiny_fields(text)["arms"], "broken": arm}
+    with pytest.raises(ConfigError, match=sentence):
+        prepare(Plan.of(tiny_fields(text, arms=arms, **changes)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_record_that_was_copied_or_renamed_is_not_counted(done):
+    _, out = done
+    copied = out / "runs" / "standard" / "seed-0.json"
+    for name in ("gated/seed-2.json", "standard/seed-1 copy.json"):
+        copy = out / "runs" / name
+        copy.write_text(copied.read_text())
+        with pytest.raises(FileError, match=r"is the record of standard, seed 0: it was copied"):
+            read_experiment(out)
+        copy.unlink()
+    assert len(read_experiment(out).records) == 4
+
+
+def test_a_look_that_was_not_finite_is_left_out(done):
+    _, out = done
+    place = out / "runs" / "gated" / "seed-0"
+    metrics = place / "metrics.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    for line in lines:
+        if line["kind"] == "valid" and line["step"] == 3:
+            line["loss"] = None
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = RunConfig.from_dict(json.loads(place.with_name("seed-0.json").read_text())["run"])
+    record = finished_record("gated", run, place, "digest", {}, began=now(), test=None)
+    assert [step for step, _, _ in record["curve"]] == [0, 6]
+    nan = Evaluation(loss=math.nan, bits_per_byte=1.0, standard_error=1.0, tokens=1, whole=True)
+    with pytest.raises(TrainingError, match="not finite at the end"):
+        finished_record("gated", run, place, "digest", {}, began=now(), test=nan)
 
 
 def test_records_of_another_plan_or_text_are_not_put_side_by_side(done):
@@ -252,7 +364,7 @@ def test_a_choice_stands_and_an_arm_without_one_is_not_run(text, tmp_path):
     (tmp_path / "tuned.json").write_text(json.dumps(tuned))
     for path in (tmp_path / "sweep" / "broken").glob("*.json"):
         record = json.loads(path.read_text())
-        path.write_text(json.dumps({**failed(record), "began": "9999"}))
+        path.write_text(json.dumps({**failed(record), "ended": "9999"}))
     run_all(plan, tmp_path)
     experiment = read_experiment(tmp_path)
     assert experiment.results.summary["gated"]["learning_rate"] == 1e-3
@@ -270,11 +382,11 @@ def test_what_failed_in_another_process_meanwhile_is_not_tried_again_at_once(tex
     complete(plan, tmp_path)
     path = tmp_path / "runs" / "gated" / "seed-0.json"
     record = failed(json.loads(path.read_text()))
-    path.write_text(json.dumps({**record, "began": "9999"}))
+    path.write_text(json.dumps({**record, "began": "2000", "ended": "9999"}))
     counter = Counter()
     assert complete(plan, tmp_path, counter)[1]["status"] == "failed"
     assert counter.begun == []
-    path.write_text(json.dumps({**record, "began": "2000"}))
+    path.write_text(json.dumps({**record, "ended": "2000"}))
     assert complete(plan, tmp_path, counter)[1]["status"] == "finished"
 
 

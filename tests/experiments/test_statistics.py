@@ -8,9 +8,11 @@ import pytest
 from scipy import stats
 
 from qkvflow.experiments.statistics import (
+    Interval,
     bca_interval,
     cohens_d,
     compare,
+    compare_unpaired,
     detectable_difference,
     effect_size,
     equivalence_test,
@@ -24,6 +26,7 @@ from qkvflow.experiments.statistics import (
     smallest_p_value,
     summarise,
     t_interval,
+    welch_interval,
     welch_test,
 )
 from tests.experiments.support import FIRST_VERSION
@@ -62,6 +65,15 @@ def test_the_interval_is_scipys():
     low, high = stats.t.interval(0.9, 4, loc=np.mean(MLP), scale=stats.sem(MLP))
     ours = t_interval(MLP, 0.9)
     assert (ours.low, ours.high) == pytest.approx((low, high), rel=1e-12)
+
+
+def test_welchs_interval_by_its_definition():
+    """Its ends are where Welch's test of a shifted sample has p = 0.05."""
+    found = welch_interval(MLP, SSM[:4])
+    assert found.low < np.mean(MLP) - np.mean(SSM[:4]) < found.high
+    for end in (found.low, found.high):
+        shifted = stats.ttest_ind(np.subtract(MLP, end), SSM[:4], equal_var=False)
+        assert shifted.pvalue == pytest.approx(0.05, abs=1e-9)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8])
@@ -193,15 +205,27 @@ def test_samples_without_spread():
     assert cohens_d(same, same) == 0.0
     assert cohens_d([2.0, 2.0], [1.0, 1.0]) == math.inf
     assert equivalence_test(same, same, 0.1).p_value == 0.0
+    assert welch_test(same, same).p_value == 1.0
+    assert welch_test([2.0, 2.0], same).p_value == 0.0
+    assert welch_interval([2.0, 2.0], same) == Interval(1.0, 1.0)
 
 
 def test_a_comparison_holds_all_of_it():
     found = compare(MLP, STANDARD, margin=0.01)
     assert found.difference == pytest.approx(np.mean(MLP) - np.mean(STANDARD))
     assert found.interval.low < found.difference < found.interval.high
-    assert found.paired == paired_t_test(MLP, STANDARD)
+    assert found.test == found.paired == paired_t_test(MLP, STANDARD)
+    assert found.welch_interval == welch_interval(MLP, STANDARD) != found.interval
     assert found.improvement == 1.0
     assert summarise(MLP).deviation == pytest.approx(np.std(MLP, ddof=1))
+
+
+def test_a_comparison_without_pairs_is_welchs():
+    found = compare_unpaired(MLP, STANDARD[:3])
+    assert found.test == welch_test(MLP, STANDARD[:3])
+    assert found.interval == welch_interval(MLP, STANDARD[:3])
+    assert found.difference == pytest.approx(np.mean(MLP) - np.mean(STANDARD[:3]))
+    assert [found.paired, found.sign_flip, found.equivalence, found.detectable] == [None] * 4
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """From records to numbers."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -64,6 +66,28 @@ def test_only_common_seeds_are_paired(plan, records):
     assert test["seeds"] == [0, 1, 3, 4]
 
 
+def test_arms_without_two_seeds_in_common_are_compared_without_pairs(plan, records):
+    """Of one the first seeds failed, of the other the last."""
+    apart = [r for r in records if (r["seed"] < 3) == (r["arm"] == "standard")]
+    (test,) = significance_tests(plan, apart)
+    welch = statistics.welch_test(STANDARD[:3], GATED[3:])
+    assert (test["paired"], test["seeds"], test["num_seeds"]) == (False, [], [3, 2])
+    assert (test["t_statistic"], test["p_value"]) == (welch.statistic, welch.p_value)
+    assert test["p_value_sign_flip"] is test["p_value_equivalence"] is None
+    assert test["p_value_equivalence_holm"] == 1.0
+    assert significance_tests(plan, apart[:4]) == [], "one run is no sample"
+
+
+def test_samples_without_spread_can_be_written(plan):
+    """Runs may be the same to the last bit."""
+    arms = (("standard", 2.0), ("gated", 1.0))
+    records = [made_up_record(arm, seed, loss) for arm, loss in arms for seed in range(2)]
+    (test,) = significance_tests(plan, records)
+    assert test["t_statistic"] is test["cohens_d"] is test["hedges_g"] is None
+    assert test["p_value"] == test["p_value_welch"] == 0.0
+    json.dumps(test, allow_nan=False)
+
+
 def test_a_family_is_corrected_as_a_whole(plan, records):
     third = [made_up_record("third", s, loss + 0.001 * s) for s, loss in enumerate(STANDARD)]
     arms = {**tiny_fields("x")["arms"], "third": {"model": "shared"}}
@@ -71,6 +95,9 @@ def test_a_family_is_corrected_as_a_whole(plan, records):
     assert len(tests) == 3
     assert all(test["comparisons_in_family"] == 3 for test in tests)
     assert all(test["p_value_holm"] >= test["p_value"] for test in tests)
+    equal = statistics.holm({t["model1"] + t["model2"]: t["p_value_equivalence"] for t in tests})
+    assert [test["p_value_equivalence_holm"] for test in tests] == [p for p, _ in equal.values()]
+    assert min(p for p, _ in equal.values()) > min(t["p_value_equivalence"] for t in tests)
 
 
 def test_one_seed_has_a_mean_and_no_interval(records):

@@ -11,7 +11,6 @@ import numpy as np
 
 from qkvflow.config import Gpt2Config
 from qkvflow.experiments.gates import gate_use, read_gates
-from qkvflow.experiments.records import read_json
 from qkvflow.experiments.results import read_experiment
 from qkvflow.experiments.statistics import (
     holm,
@@ -19,6 +18,7 @@ from qkvflow.experiments.statistics import (
     summarise,
     welch_test,
 )
+from qkvflow.files import read_json
 from qkvflow.models import build_model, count_parameters
 from tests.experiments.support import FIRST_VERSION
 

@@ -1,6 +1,6 @@
 """What the tables of docs/speed.md say."""
 
-from qkvflow.experiments.records import read_json
+from qkvflow.files import read_json
 from tests.ledger.measured import (
     RESULTS,
     Sentence,
