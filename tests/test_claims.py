@@ -14,6 +14,7 @@ import pytest
 from qkvflow.cli.compare import Options, make_plan
 from qkvflow.config.strict import from_dict
 from qkvflow.experiments.page import to_markdown
+from qkvflow.experiments.plan import PLANS as NAMED
 from qkvflow.experiments.plan import read_plan
 from qkvflow.experiments.report import experiment_page
 from qkvflow.experiments.results import read_experiment
@@ -74,7 +75,7 @@ def test_the_longer_runs_have_the_learning_rates_that_the_laptop_setting_chose()
         assert arm.run.optimizer.learning_rate == found[arm.name]["learning_rate"]
 
 
-PLANS = {name: read_plan(name) for name in ("laptop", "ablation", "long")}
+PLANS = {out.name: read_plan(out.name) for out in EXPERIMENTS if (NAMED / f"{out.name}.yaml").is_file()}
 PLANS["gap"] = read_plan("ablation").over(steps=3000, seeds=[10]).against("shared")
 
 

@@ -19,7 +19,7 @@ SENTENCES: dict[str, list[Sentence]] = {
     ],
     "API.md": [
         ("(about {:.1f}M parameters at hidden 256;", lambda: [size("time_indexed_mlp")[1] / 1e6]),
-        ("0.7M with `mlp_ratio=1`)", nothing),
+        ("{:.1f}M with `mlp_ratio=1`)", lambda: [size("time_indexed_mlp", mlp_ratio=1)[1] / 1e6]),
         ("`rotary_base` | 1e-5, 10000 |", nothing),
         ("1e-3, 1e-1 |", nothing),
         ("`adaptive_max_steps` | 1e-3, 1e-4, 256 |", nothing),

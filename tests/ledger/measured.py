@@ -8,9 +8,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
+from scipy import stats
 
-from qkvflow.config import Gpt2Config
-from qkvflow.experiments.gates import gate_use, read_gates
+from qkvflow.config import Gpt2Config, RunConfig
+from qkvflow.experiments.gates import GateUse, gate_use, read_gates
 from qkvflow.experiments.results import read_experiment
 from qkvflow.experiments.statistics import (
     holm,
@@ -20,6 +21,7 @@ from qkvflow.experiments.statistics import (
 )
 from qkvflow.files import read_json
 from qkvflow.models import build_model, count_parameters
+from qkvflow.train.optimizer import make_schedule
 from tests.experiments.support import FIRST_VERSION
 
 ROOT = Path(__file__).parents[2]
@@ -36,9 +38,10 @@ def nothing() -> Sequence[Any]:
     return ()
 
 
-def size(model: str) -> tuple[int, int]:
+def size(model: str, **changes: Any) -> tuple[int, int]:
     """Parameters at the default config, without the table of positions and with it."""
-    shapes = eqx.filter_eval_shape(build_model, model, Gpt2Config(), key=jax.random.key(0))
+    config = Gpt2Config(**changes)
+    shapes = eqx.filter_eval_shape(build_model, model, config, key=jax.random.key(0))
     total = count_parameters(shapes).total
     return total - shapes.transformer.wpe.weight.size, total
 
@@ -74,6 +77,34 @@ def above(experiment: str, first: str, second: str, split: str = "valid") -> tup
     return -test["difference"], -high, -low
 
 
+def unpaired(experiment: str, first: str, second: str) -> tuple[float, float]:
+    """Welch's interval of the same."""
+    test = pair(experiment, first, second)
+    low, high = test["difference_ci95_welch"]
+    return (low, high) if test["model1"] == first else (-high, -low)
+
+
+def next_run(experiment: str, name: str) -> tuple[float, float]:
+    """Where another run of an arm would end, with a probability of 95%."""
+    row = arm(experiment, name)
+    n = row["num_seeds"]
+    half = stats.t.ppf(0.975, n - 1) * row["loss_std"] * np.sqrt(1 + 1 / n)
+    return row["loss_mean"] - half, row["loss_mean"] + half
+
+
+def left_by_decay(path: str) -> float:
+    """What weight decay would leave of a weight that has no gradient, over the run of a record."""
+    run = RunConfig.from_dict(read_json(RESULTS / path)["run"])
+    rates = jax.vmap(make_schedule(run.optimizer, run.steps))(np.arange(run.steps, dtype=np.float32))
+    return float(np.prod(1 - run.optimizer.weight_decay * np.asarray(rates, float)))
+
+
+def in_windows(order: int, length: int) -> float:
+    """What n-grams would reach if they, too, began anew every so many characters."""
+    shorter = [floor("laptop", of) for of in range(2, order)]
+    return (sum(shorter) + (length - len(shorter)) * floor("laptop", order)) / length
+
+
 def bench(contest: str, name: str, against: str) -> list[float]:
     """A ratio of times."""
     findings = read_json(RESULTS / "bench.json")["contests"][contest]["findings"]
@@ -107,9 +138,9 @@ def _sweep(experiment: str, name: str) -> list[tuple[float, float]]:
     return [(r["valid"]["loss"], r["run"]["optimizer"]["learning_rate"]) for r in records]
 
 
-def closed_gates(experiment: str, name: str, of: str) -> float:
-    """The share of an arm's gates of one map that closed in a layer, over all its runs."""
-    return gate_use(list(read_gates(RESULTS / experiment, name).values()))[of].closed
+def gates(experiment: str, name: str) -> dict[str, GateUse]:
+    """What became of the gates of an arm, by map, over all its runs."""
+    return gate_use(list(read_gates(RESULTS / experiment, name).values()))
 
 
 def least_and_most(numbers: Iterable[float]) -> tuple[float, float]:

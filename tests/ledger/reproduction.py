@@ -14,6 +14,7 @@ from tests.ledger.measured import (
     ratio,
     size,
     swept,
+    unpaired,
 )
 
 SENTENCES: list[Sentence] = [
@@ -87,12 +88,16 @@ SENTENCES: list[Sentence] = [
         lambda: below_standard("tong_neuralode"),
     ),
     (
-        "yes, with {:.1f} times the parameters",
+        "yes at this length, with {:.1f} times the parameters",
         lambda: [ratio("laptop", "params", "tong_neuralode", "standard")],
     ),
     (
-        "`standard` at the size of `time_indexed_mlp` is {:.3f} below it ({:.3f} to {:.3f})",
-        lambda: above("laptop", "time_indexed_mlp", "standard_narrow"),
+        "`standard` at the size of `time_indexed_mlp` is {:.3f} below it ({:.3f} to {:.3f}; without "
+        "pairing {:.3f} to {:.3f})",
+        lambda: [
+            *above("laptop", "time_indexed_mlp", "standard_narrow"),
+            *unpaired("laptop", "time_indexed_mlp", "standard_narrow"),
+        ],
     ),
     (
         "its best learning rate is {:.0f} times lower than `standard`'s, and from 2e-3 on it stays at "
@@ -135,6 +140,11 @@ SENTENCES: list[Sentence] = [
     (
         "8.4 times, in another place 7 times | {:.2f} times",
         lambda: bench("ssm-short", "time_indexed_ssm", "time_indexed_mlp"),
+    ),
+    (
+        "64.3 against 55.3 ms a step, in another place 1.15 times as fast | in the laptop setting's "
+        "runs, which did not take turns, {:.0f} against {:.0f} ms |",
+        lambda: [arm("laptop", name)["speed_median"] for name in ("time_indexed_ssm", "standard")],
     ),
     (
         "3.6 times | it takes {:.2f} times as long at 1024 tokens",
