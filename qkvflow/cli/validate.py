@@ -32,7 +32,8 @@ class Options:
     reference: str | None = None
     """Arm that the others are compared with, and made equal to by --equal.
 
-    None: that of the directory, or else of the plan."""
+    None: that of the directory, or else of the plan.
+    """
     equal: Literal["steps", "parameters", "flops"] = "steps"
     """What arms have in common with the reference: steps, or also parameters or training FLOPs.
 

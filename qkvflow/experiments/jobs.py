@@ -69,9 +69,9 @@ def check_runs(plan: Plan, vocab_size: int) -> None:
     for arm in plan.arms:
         try:
             run = matched_run(plan, arm, vocab_size)
-            runs = [run] if plan.sweep is None else [run, _sweep_run(run, plan.sweep)]
-            for made in runs:
-                Learner.of(made, made.model_config(vocab_size))
+            Learner.of(run, run.model_config(vocab_size))
+            if plan.sweep is not None:
+                _sweep_run(run, plan.sweep)
         except ConfigError as error:
             problems += [f"{arm.name}: {problem}" for problem in error.problems]
     if problems:
