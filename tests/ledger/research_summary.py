@@ -34,7 +34,7 @@ SENTENCES: list[Sentence] = [
         lambda: [ratio("laptop", "params", "shared", "standard")],
     ),
     (
-        "differ by {:+.4f} ({:+.4f} to {:+.4f})",
+        "`time_indexed_mlp` minus `shared` is {:+.4f} ({:+.4f} to {:+.4f})",
         lambda: above("laptop", "time_indexed_mlp", "shared"),
     ),
     (
@@ -144,10 +144,10 @@ SENTENCES: list[Sentence] = [
     ),
     (
         "where they end with the true one ({:+.4f}, {:+.4f} to {:+.4f})",
-        lambda: above("ablation", "true_time", "shuffled_time"),
+        lambda: above("ablation", "shuffled_time", "true_time"),
     ),
     (
-        "not significantly above it ({:.3f}, {:.3f} to {:.3f}; five seeds could have missed {:.3f})",
+        "but not significantly ({:.3f}, {:.3f} to {:.3f}; five seeds could have missed {:.3f})",
         lambda: [
             *above("ablation", "constant_time", "true_time"),
             pair("ablation", "constant_time", "true_time")["detectable_difference"],
