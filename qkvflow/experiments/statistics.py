@@ -325,6 +325,7 @@ def compare(
     differences = _differences(first, second)
     return dataclasses.replace(
         compare_unpaired(first, second),
+        difference=float(differences.mean()),
         interval=t_interval(differences.tolist()),
         paired=paired_t_test(first, second),
         sign_flip=sign_flip_test(first, second),
