@@ -170,7 +170,7 @@ def draw_efficiency(summary: Summary, directory: Path) -> None:
             )
         axes.set_xscale("log")
         axes.set_xlabel("parameters")
-        axes.set_ylabel(f"valid loss, nats a token ({_of_seeds(summary)})")
+        axes.set_ylabel(f"valid loss, nats a token\n({_of_seeds(summary)})")
         _name_arms(axes)
 
 
@@ -285,7 +285,7 @@ def draw_forest(tests: Sequence[Mapping[str, Any]], reference: str, directory: P
     """`forest`: the difference of every arm to the reference, with its interval and the margin."""
     margin = tests[0]["equivalence_margin"]
     rows = [(_other(test, reference), *_towards(test, reference)) for test in _with(tests, reference)]
-    with figure(both(directory, "forest"), 6.4, 0.6 + 0.34 * len(rows)) as axes:
+    with figure(both(directory, "forest"), 6.4, 0.75 + 0.34 * len(rows)) as axes:
         axes.axvspan(-margin, margin, color="0.93")
         axes.axvline(0.0, color="0.4", linewidth=1.0)
         for i, (_, points, difference, low, high) in enumerate(rows):
@@ -296,7 +296,7 @@ def draw_forest(tests: Sequence[Mapping[str, Any]], reference: str, directory: P
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(
-            f"valid loss minus {reference}'s, nats a token (95% interval; points: seeds; grey: margin)"
+            f"valid loss minus {reference}'s, nats a token\n(95% interval; points: seeds; grey: margin)"
         )
 
 

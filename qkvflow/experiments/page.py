@@ -113,7 +113,7 @@ _FRAME = """<!doctype html>
 <title>{title}</title>
 <style>
 body {{ font: 16px/1.5 system-ui, sans-serif; color: #1b1b1b; }}
-body {{ max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }}
+body {{ max-width: 74rem; margin: 2rem auto; padding: 0 1rem; }}
 h1, h2 {{ line-height: 1.2; margin-top: 2.2rem; }}
 div {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; font-size: 0.82rem; font-variant-numeric: tabular-nums; }}

@@ -130,6 +130,17 @@ def error_bar(container, axis):
     return middle.get_xydata()[0, axis], ends.min(), ends.max()
 
 
+def test_what_axes_are_called_is_not_cut_off(experiment, tmp_path, kept):
+    draw_all(experiment, tmp_path / "figures")
+    for name, drawn in kept.items():
+        drawn.canvas.draw()
+        whole = drawn.get_window_extent()
+        for axes in drawn.axes:
+            below, beside = (of.label.get_window_extent() for of in (axes.xaxis, axes.yaxis))
+            assert whole.x0 <= below.x0 <= below.x1 <= whole.x1, f"{name}: {axes.get_xlabel()}"
+            assert whole.y0 <= beside.y0 <= beside.y1 <= whole.y1, f"{name}: {axes.get_ylabel()}"
+
+
 def test_of_one_seed_no_interval_is_spoken_of(tmp_path, kept):
     plan = Plan.of(tiny_fields("x.txt", seeds=1))
     records = [made_up_record("standard", 0, 2.0), made_up_record("gated", 0, 2.1)]
