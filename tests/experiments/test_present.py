@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from safetensors.numpy import save_file
@@ -133,7 +134,7 @@ def error_bar(container, axis):
 def test_what_axes_are_called_is_not_cut_off(experiment, tmp_path, kept):
     draw_all(experiment, tmp_path / "figures")
     for name, drawn in kept.items():
-        drawn.canvas.draw()
+        FigureCanvasAgg(drawn).draw()
         whole = drawn.get_window_extent()
         for axes in drawn.axes:
             below, beside = (of.label.get_window_extent() for of in (axes.xaxis, axes.yaxis))
@@ -187,7 +188,7 @@ def test_the_names_of_many_arms_stand_beside_what_is_drawn(tmp_path, kept):
         draw_all(Experiment(tmp_path, plan, records, tuned, {}), tmp_path / "figures")
         for name in ("efficiency_with_error", "learning_curves", "sweep"):
             drawn = kept[name]
-            drawn.canvas.draw()
+            FigureCanvasAgg(drawn).draw()
             legend = drawn.axes[0].get_legend() if count == 6 else drawn.legends[0]
             assert {text.get_text() for text in legend.get_texts()} >= set(names)
             if count == 12:
