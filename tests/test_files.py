@@ -1,5 +1,6 @@
 """Files that are there whole or not at all."""
 
+import functools
 import os
 import threading
 import time
@@ -8,6 +9,15 @@ import pytest
 
 from qkvflow.files import FileError, building, read_json, remove_abandoned, write_bytes, write_json
 from qkvflow.train.lock import locked, waiting
+
+
+def together(functions):
+    """Call them side by side, and wait for all."""
+    threads = [threading.Thread(target=function) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def test_a_file_is_written_whole_into_a_directory_that_is_made(tmp_path):
@@ -41,11 +51,7 @@ def test_processes_of_one_number_do_not_share_a_temporary_file(tmp_path, monkeyp
         except FileError as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=write) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together([write] * 4)
     assert failures == []
 
 
@@ -72,11 +78,7 @@ def test_processes_that_build_side_by_side_do_not_disturb_each_other(tmp_path):
         except OSError as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=build, args=(name,)) for name in "abc"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together([functools.partial(build, name) for name in "abc"])
     assert failures == []
 
 

@@ -3,6 +3,9 @@
 import copy
 import struct
 
+from qkvflow.experiments.results import save_plan
+from qkvflow.experiments.runner import Watcher, complete
+
 FIRST_VERSION = {
     "standard": [2.3389012, 2.3523450, 2.3594689, 2.3986419, 2.3865778],
     "tong_neuralode": [2.3205032, 2.3227649, 2.3317283, 2.3360830, 2.3702866],
@@ -91,3 +94,22 @@ def made_up_record(arm, seed, loss, *, status="finished", steps=100, parameters=
         "curve": [[0, 0.0, 5.0], [50, 6.0, loss + 0.5], [100, 12.0, loss]],
         "notes": [],
     }
+
+
+class Counter(Watcher):
+    """Counts runs that were begun here."""
+
+    def __init__(self):
+        self.begun = []
+
+    def begin(self, job):
+        self.begun.append((job.arm, job.run.seed))
+        return ()
+
+
+def run_all(plan, out):
+    """All runs of a plan; what was begun."""
+    counter = Counter()
+    save_plan(plan, out)
+    complete(plan, out, counter)
+    return counter.begun
