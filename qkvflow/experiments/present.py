@@ -27,8 +27,8 @@ def draw_all(experiment: Experiment, directory: Path) -> dict[str, Path]:
         figures.draw_sweep(experiment.tuned, directory)
         drawn += ["sweep"]
     if experiment.gates:
-        arm, runs = next(iter(experiment.gates.items()))
-        seed, gates = next(iter(runs.items()))
+        arm = min(experiment.gates, key=lambda name: results.summary[name]["loss_mean"])
+        seed, gates = next(iter(experiment.gates[arm].items()))
         figures.draw_gates(gates, f"{arm}, seed {seed}", directory)
         drawn += ["gates"]
     return {name: directory / f"{name}.png" for name in drawn}

@@ -339,7 +339,7 @@ def _pictures(pictures: Mapping[str, Path], *names: str) -> list[Item]:
         "learning_curves": "Valid loss over steps, on a part of the split; below, to the reference.",
         "forest": "Differences to the reference; grey: the margin within which they count as none.",
         "speed_comparison": "Milliseconds a step.",
-        "gates": "Gates of one run over depth, sorted by their change from first to last layer.",
+        "gates": "Gates of the best arm that has some, one run, sorted by their change over depth.",
         "sweep": "The sweep over learning rates.",
     }
     return [Picture(pictures[name], captions[name]) for name in names if name in pictures]

@@ -23,7 +23,12 @@ from qkvflow.config.yaml_files import read_yaml
 from qkvflow.experiments.gates import Gates, read_gates
 from qkvflow.experiments.plan import Arm, Plan, with_learning_rate
 from qkvflow.experiments.records import Record
-from qkvflow.experiments.summary import failures, significance_tests, statistics_summary
+from qkvflow.experiments.summary import (
+    failures,
+    losses_by_arm,
+    significance_tests,
+    statistics_summary,
+)
 from qkvflow.files import FileError, read_json, write_bytes, write_json, write_text
 from qkvflow.train.lock import waiting
 
@@ -52,9 +57,12 @@ class Experiment:
 
     @cached_property
     def gates(self) -> dict[str, dict[int, Gates]]:
-        """Of every arm that has some, those of its runs by seed."""
-        found = {arm.name: read_gates(self.out, arm.name) for arm in self.plan.arms}
-        return {name: runs for name, runs in found.items() if runs}
+        """Of every arm that has some, those of its finished runs by seed."""
+        found = {
+            arm: {seed: gates for seed, gates in read_gates(self.out, arm).items() if seed in losses}
+            for arm, losses in losses_by_arm(self.records).items()
+        }
+        return {arm: runs for arm, runs in found.items() if runs}
 
     @cached_property
     def results(self) -> Results:

@@ -40,12 +40,16 @@ def experiment(tmp_path):
         arm: {"learning_rate": 2e-3, "inside": True, "sweep": [[1e-3, 3.0], [2e-3, 2.9], [4e-3, None]]}
         for arm in LOSSES
     }
-    gates = tmp_path / "runs" / "gated" / "seed-0.gates.safetensors"
-    gates.parent.mkdir(parents=True)
     rng = np.random.default_rng(0)
     closing = np.array([[1.0], [0.01], [0.01], [0.01]]) * np.ones(8)
-    save_file({"up": rng.uniform(0.5, 1.5, (4, 32)), "down": closing}, gates)
+    keep_gates(tmp_path, "gated", {"up": rng.uniform(0.5, 1.5, (4, 32)), "down": closing})
     return Experiment(tmp_path, plan, records, tuned, {"2-gram": 2.35, "3-gram": 1.89})
+
+
+def keep_gates(out, arm, gates, seed=0):
+    path = out / "runs" / arm / f"seed-{seed}.gates.safetensors"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(gates, path)
 
 
 def test_every_figure_is_a_png_and_a_pdf_with_fonts(experiment, tmp_path):
@@ -108,6 +112,17 @@ def test_figures_show_seeds_bands_frontier_and_margin(experiment, tmp_path, kept
     assert "gated, seed 0" in kept["gates"].axes[-1].get_ylabel()
     shades = [rgb_to_grey(image.cmap(x)[:3]) for x in np.linspace(0, 1, 50)]
     assert min(np.diff(shades)) > 0, "closed and open gates are told apart in grey"
+
+
+def test_gates_of_the_best_arm_are_drawn_and_those_of_unfinished_runs_do_not_count(
+    experiment, tmp_path, kept
+):
+    for arm, seed in (("standard", 1), ("broken", 0), ("gated", 7)):
+        keep_gates(tmp_path, arm, {"up": np.ones((4, 8))}, seed)
+    seeds = {arm: list(runs) for arm, runs in experiment.gates.items()}
+    assert seeds == {"standard": [1], "gated": [0]}
+    draw_all(experiment, tmp_path / "figures")
+    assert "gated, seed 0" in kept["gates"].axes[-1].get_ylabel()
 
 
 def test_error_bars_are_the_intervals(experiment, tmp_path, kept):
