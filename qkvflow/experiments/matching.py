@@ -1,12 +1,13 @@
 """Arms made equal in what they cost: in parameters by their width, in operations by their steps."""
 
 import dataclasses
+import functools
 import math
 
 import equinox as eqx
 import jax
 
-from qkvflow.config import ConfigError, RunConfig
+from qkvflow.config import ConfigError, Gpt2Config, RunConfig
 from qkvflow.experiments.plan import Arm, Plan
 from qkvflow.models import MODELS, LanguageModel, build_model, count_parameters, training_flops
 
@@ -17,8 +18,12 @@ CLOSE = 0.005
 
 def shapes_of(run: RunConfig, vocab_size: int) -> LanguageModel:
     """The model of a run without its numbers."""
-    config = run.model_config(vocab_size)
-    return eqx.filter_eval_shape(build_model, run.model, config, key=jax.random.key(0))
+    return _shapes(run.model, run.model_config(vocab_size))
+
+
+@functools.cache
+def _shapes(model: str, config: Gpt2Config) -> LanguageModel:
+    return eqx.filter_eval_shape(build_model, model, config, key=jax.random.key(0))
 
 
 def matched_run(plan: Plan, arm: Arm, vocab_size: int) -> RunConfig:
@@ -53,8 +58,10 @@ def with_parameters(run: RunConfig, wanted: int, vocab_size: int) -> RunConfig:
                 "another arm, or leave parameters_of out."
             ],
         )
-    while high - low > 1:  # the number grows with the width
-        middle = (low + high) // 2
+    while high - low > 1:  # the number grows with the width, nearly as a power of it
+        few, many = count(low), count(high)
+        guess = round(low * (high / low) ** (math.log(wanted / few) / math.log(many / few)))
+        middle = min(max(guess, low + 1), high - 1)
         low, high = (middle, high) if count(middle) <= wanted else (low, middle)
     return at(min((low, high), key=lambda multiple: abs(count(multiple) - wanted)))
 

@@ -1,5 +1,7 @@
 """Plans: what is compared, and every mistake a sentence."""
 
+import dataclasses
+
 import pytest
 import yaml
 
@@ -74,6 +76,20 @@ def test_an_arm_is_narrowed_or_widened_to_the_parameters_of_another(model):
     assert abs(found - wanted) / wanted < 0.05
     if model == "standard":
         assert run.architecture.hidden_dim == 96
+
+
+@pytest.mark.parametrize("model", ["standard", "tong_neuralode", "shared"])
+def test_the_width_that_is_found_is_the_nearest_of_all(model):
+    """Tried one by one, from 2 to 48."""
+    run = Plan.of(tiny_fields("x.txt", arms={"standard": {"model": model}})).arms[0].run
+    sizes = {}
+    for width in range(2, 49, 2):
+        architecture = dataclasses.replace(run.architecture, hidden_dim=width)
+        model_of_width = shapes_of(dataclasses.replace(run, architecture=architecture), 256)
+        sizes[width] = count_parameters(model_of_width).total
+    for wanted in range(sizes[2], sizes[48], sizes[48] // 7):
+        found = with_parameters(run, wanted, 256).architecture.hidden_dim
+        assert abs(sizes[found] - wanted) == min(abs(size - wanted) for size in sizes.values())
 
 
 def test_widths_of_a_state_space_part_have_whole_heads():
