@@ -95,24 +95,29 @@ def tuned_table(tuned: Tuned) -> Table:
     table = Table(
         title="Valid loss by learning rate",
         title_justify="left",
-        caption="*: chosen. An arm whose best lies at an end may do better outside the range.",
+        caption="*: chosen. !: chosen, at an end: it may do better outside.",
         caption_justify="left",
         box=box.SIMPLE,
         padding=0,
     )
-    table.add_column("arm", no_wrap=True)
+    table.add_column("arm", overflow="fold")
     for rate in rates:
-        table.add_column(f"{rate:g}", justify="right", no_wrap=True)
-    table.add_column("inside", no_wrap=True)
+        table.add_column(_short(rate), justify="right", no_wrap=True)
     for arm, entry in tuned.items():
         losses = dict(map(tuple, entry["sweep"]))
-        cells = [_cell(losses.get(rate), rate == entry["learning_rate"]) for rate in rates]
-        table.add_row(arm, *cells, "yes" if entry["inside"] else "no")
+        marks = {entry["learning_rate"]: "*" if entry["inside"] else "!"}
+        table.add_row(arm, *(_cell(losses.get(rate), marks.get(rate, " ")) for rate in rates))
     return table
 
 
-def _cell(loss: float | None, is_best: bool) -> str:
-    return "failed" if loss is None else f"{loss:.3f}{'*' if is_best else ' '}"
+def _short(rate: float) -> str:
+    """As in 2.5e-4."""
+    digits, exponent = f"{rate:e}".split("e")
+    return f"{float(digits):g}e{int(exponent)}"
+
+
+def _cell(loss: float | None, mark: str) -> str:
+    return "failed" if loss is None else f"{loss:.3f}{mark}"
 
 
 def summary_table(summary: dict[str, dict[str, Any]], title: str) -> Table:
@@ -125,7 +130,7 @@ def summary_table(summary: dict[str, dict[str, Any]], title: str) -> Table:
         box=box.SIMPLE,
         padding=(0, 1, 0, 0),
     )
-    table.add_column("arm", no_wrap=True)
+    table.add_column("arm", overflow="fold")
     for heading in ("valid", "+-", "b/B", "params", "MFLOP", "ms", "MB", "n"):
         table.add_column(heading, justify="right", no_wrap=True)
     for arm, row in summary.items():
@@ -158,7 +163,7 @@ def test_table(tests: Sequence[dict[str, Any]]) -> Table:
         padding=0,
     )
     for heading in ("first", "second"):
-        table.add_column(heading, no_wrap=True)
+        table.add_column(heading, overflow="fold")
     for heading in ("diff", "95%", "p", "Holm", "flips"):
         table.add_column(heading, justify="right", no_wrap=True)
     for test in tests:

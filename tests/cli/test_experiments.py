@@ -23,6 +23,8 @@ from tests.browser import CHROMIUM, COUNT_PARTS, look_at
 from tests.experiments.support import check_pdf, check_picture, made_up_record, tiny_fields
 from tests.train.support import write_text
 
+RESULTS = Path(__file__).parents[2] / "results"
+
 
 @pytest.fixture
 def plan(tmp_path, monkeypatch):
@@ -224,13 +226,35 @@ def test_mistakes_show_before_any_work(plan, tmp_path, capsys):
     assert "is no experiment" in capsys.readouterr().err
 
 
-def test_tables_fit_into_a_terminal_of_80_columns():
-    experiment = read_experiment(Path(__file__).parents[2] / "results" / "laptop")
-    console = Console(width=80, file=io.StringIO())
-    console.print(display.tuned_table(experiment.tuned))
-    console.print(display.summary_table(experiment.results.summary, "Losses"))
-    console.print(display.test_table(experiment.results.tests))
-    printed = console.file.getvalue()
-    assert "13,025,664" in printed
-    assert "time_indexed_mlp" in printed
+@pytest.mark.parametrize("name", ["laptop", "seeds"])
+def test_tables_fit_into_a_terminal_of_80_columns(name):
+    """Seven and eight learning rates."""
+    experiment = read_experiment(RESULTS / name)
+    printed = tables(experiment.tuned, experiment.results.summary, experiment.results.tests)
+    for arm, row in experiment.results.summary.items():
+        assert arm in printed
+        assert f"{row['params']:,}" in printed
+        assert f"{min(loss for _, loss in experiment.tuned[arm]['sweep'] if loss):.3f}*" in printed
     assert "\N{HORIZONTAL ELLIPSIS}" not in printed, printed
+
+
+def test_long_names_of_arms_are_folded_and_no_number_is_lost():
+    experiment = read_experiment(RESULTS / "laptop")
+    longer = {arm: f"{arm}_at_a_quarter_of_the_rate" for arm in experiment.results.summary}
+    tests = [
+        {**test, "model1": longer[test["model1"]], "model2": longer[test["model2"]]}
+        for test in experiment.results.tests
+    ]
+    summary = {longer[arm]: row for arm, row in experiment.results.summary.items()}
+    printed = tables(experiment.tuned, summary, tests)
+    assert all(f"{test['difference']:+.4f}" in printed for test in tests)
+    assert all(f"{row['params']:,}" in printed for row in summary.values())
+    assert "\N{HORIZONTAL ELLIPSIS}" not in printed, printed
+
+
+def tables(tuned, summary, tests):
+    console = Console(width=80, file=io.StringIO())
+    console.print(display.tuned_table(tuned))
+    console.print(display.summary_table(summary, "Losses"))
+    console.print(display.test_table(tests))
+    return console.file.getvalue()
