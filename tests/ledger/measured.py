@@ -154,10 +154,10 @@ def floor(experiment: str, order: int) -> float:
     return read_json(RESULTS / experiment / "floors.json")["valid"][f"{order}-gram"]
 
 
-def below_standard(name: str) -> tuple[float, float, float, float]:
-    """By how much an arm of the laptop setting is below `standard`: nats, their interval, percent."""
-    difference, low, high = above("laptop", "standard", name)
-    return difference, low, high, 100 * difference / arm("laptop", "standard")["loss_mean"]
+def below(experiment: str, first: str, second: str) -> tuple[float, float, float, float]:
+    """By how much the first is below the second: nats, their interval, percent of the second's loss."""
+    difference, low, high = above(experiment, second, first)
+    return difference, low, high, 100 * difference / arm(experiment, second)["loss_mean"]
 
 
 def slopes(model: str, circuit: str) -> list[str]:

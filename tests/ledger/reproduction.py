@@ -4,18 +4,21 @@ from tests.ledger.measured import (
     Sentence,
     above,
     arm,
-    below_standard,
+    below,
     bench,
     compression,
     first_version,
     first_version_p,
     floor,
+    least_and_most,
     nothing,
     ratio,
     size,
     swept,
     unpaired,
 )
+
+FOUR = ("standard", "tong_neuralode", "time_indexed_mlp", "time_indexed_ssm")
 
 SENTENCES: list[Sentence] = [
     *(
@@ -70,26 +73,53 @@ SENTENCES: list[Sentence] = [
         "table of bigrams reaches, {:.3f} nats (valid, Witten-Bell)",
         lambda: [floor("laptop", 2)],
     ),
+    ("| 2.15 to 2.37 nats |", nothing),
     (
-        "6.5% lower, in another place 9.3% | {:.3f} higher ({:.3f} to {:.3f})",
-        lambda: above("laptop", "time_indexed_mlp", "standard"),
+        "{:.2f} to {:.2f} nats, all below the trigrams ({:.3f}) | {:.2f} to {:.2f} |",
+        lambda: [
+            *least_and_most(arm("seeds", name)["loss_mean"] for name in FOUR),
+            floor("seeds", 3),
+            *least_and_most(arm("laptop", name)["loss_mean"] for name in FOUR),
+        ],
     ),
     (
-        "4.5% lower | {:.3f} higher ({:.3f} to {:.3f})",
-        lambda: above("laptop", "time_indexed_mlp", "tong_neuralode"),
+        "6.5% lower, in another place 9.3% | {:.3f} lower ({:.3f} to {:.3f}), which is {:.1f}% | "
+        "{:.3f} higher ({:.3f} to {:.3f})",
+        lambda: [
+            *below("seeds", "time_indexed_mlp", "standard"),
+            *above("laptop", "time_indexed_mlp", "standard"),
+        ],
+    ),
+    (
+        "4.5% lower | {:.3f} lower ({:.3f} to {:.3f}), which is {:.1f}% | {:.3f} higher ({:.3f} to "
+        "{:.3f})",
+        lambda: [
+            *below("seeds", "time_indexed_mlp", "tong_neuralode"),
+            *above("laptop", "time_indexed_mlp", "tong_neuralode"),
+        ],
     ),
     (
         "9.3% below `standard`, in another place 22% | {:.3f} below ({:.3f} to {:.3f}), which is "
-        "{:.1f}%",
-        lambda: below_standard("time_indexed_ssm"),
+        "{:.1f}% | {:.3f} below ({:.3f} to {:.3f}), which is {:.1f}%",
+        lambda: [
+            *below("seeds", "time_indexed_ssm", "standard"),
+            *below("laptop", "time_indexed_ssm", "standard"),
+        ],
     ),
     (
-        "2.336 against 2.367 | {:.3f} lower ({:.3f} to {:.3f}), which is {:.1f}%",
-        lambda: below_standard("tong_neuralode"),
+        "2.336 against 2.367 | {:.3f} higher ({:.3f} to {:.3f}) | {:.3f} lower ({:.3f} to {:.3f}), "
+        "which is {:.1f}%",
+        lambda: [
+            *above("seeds", "tong_neuralode", "standard"),
+            *below("laptop", "tong_neuralode", "standard"),
+        ],
     ),
     (
-        "yes at this length, with {:.1f} times the parameters",
-        lambda: [ratio("laptop", "params", "tong_neuralode", "standard")],
+        "with {:.1f} and {:.1f} times the parameters",
+        lambda: [
+            ratio(experiment, "params", "tong_neuralode", "standard")
+            for experiment in ("seeds", "laptop")
+        ],
     ),
     (
         "`standard` at the size of `time_indexed_mlp` is {:.3f} below it ({:.3f} to {:.3f}; without "
@@ -100,16 +130,24 @@ SENTENCES: list[Sentence] = [
         ],
     ),
     (
-        "its best learning rate is {:.0f} times lower than `standard`'s, and from 2e-3 on it stays at "
-        "{:.2f} nats or above",
+        "its best learning rate is {:.0f} times lower than `standard`'s, and from 1e-3 on it stays at "
+        "{:.2f} nats or above after 600 steps | {:.0f} times lower, and from 2e-3 on at {:.2f} or "
+        "above or failed",
         lambda: [
+            ratio("seeds", "learning_rate", "standard", "tong_neuralode"),
+            min(swept("seeds", "tong_neuralode", rate) for rate in (1e-3, 2e-3, 4e-3, 8e-3)),
             ratio("laptop", "learning_rate", "standard", "tong_neuralode"),
             min(swept("laptop", "tong_neuralode", rate) for rate in (2e-3, 4e-3, 8e-3)),
         ],
     ),
     (
-        "`standard` is at {:.2f} nats with 2.5e-4 and at {:.2f} with 8e-3",
-        lambda: [swept("laptop", "standard", rate) for rate in (2.5e-4, 8e-3)],
+        "after 600 steps `standard` is at {:.2f} nats with 2.5e-4 and at {:.2f} with 2e-3 | at {:.2f} "
+        "with 2.5e-4 and at {:.2f} with 8e-3",
+        lambda: [
+            swept(experiment, "standard", rate)
+            for experiment, best in (("seeds", 2e-3), ("laptop", 8e-3))
+            for rate in (2.5e-4, best)
+        ],
     ),
     (
         "5.47% lower, in their own run 0.55%, of one seed | {:.3f} lower ({:.3f} to {:.3f}), which is "
@@ -153,7 +191,7 @@ SENTENCES: list[Sentence] = [
     (
         "{:.3f} nats below `standard` in the laptop setting, with {:.1f} times the parameters",
         lambda: [
-            below_standard("tong_neuralode")[0],
+            below("laptop", "tong_neuralode", "standard")[0],
             ratio("laptop", "params", "tong_neuralode", "standard"),
         ],
     ),

@@ -109,6 +109,39 @@ SENTENCES: list[Sentence] = [
         "{:.1f} times its parameters",
         lambda: [ratio("laptop", "params", "tong_neuralode", "standard")],
     ),
+    (
+        "`time_indexed_ssm` is {:.3f} below `standard` ({:.3f} to {:.3f}), `tong_neuralode` {:.3f} "
+        "above it ({:.3f} to {:.3f}), and between `time_indexed_mlp`, with {:.0%} of its parameters, and "
+        "`standard`",
+        lambda: [
+            *above("seeds", "standard", "time_indexed_ssm"),
+            *above("seeds", "tong_neuralode", "standard"),
+            ratio("seeds", "params", "time_indexed_mlp", "standard"),
+        ],
+    ),
+    ("eight learning rates from 6.25e-5 to 8e-3", nothing),
+    (
+        "all four end below the trigrams ({:.3f}), and `time_indexed_ssm` ends below the 4-grams "
+        "({:.3f})",
+        lambda: [floor("seeds", order) for order in (3, 4)],
+    ),
+    (
+        "Its lead over `standard` is {:.3f} at step 400 and {:.3f} at the end",
+        lambda: [ahead("seeds", "time_indexed_ssm", "standard", step) for step in (400, 1000)],
+    ),
+    (
+        "one below {:.2f} could have been missed",
+        lambda: [pair("seeds", "standard", "time_indexed_mlp")["detectable_difference"]],
+    ),
+    (
+        "as much as in the laptop setting ({:.3f} and {:.3f}, one standard deviation)",
+        lambda: [arm("seeds", name)["loss_std"] for name in ("standard", "time_indexed_mlp")],
+    ),
+    (
+        "Its runs scatter most ({:.3f}, one standard deviation), and its learning rate, 1.25e-4, is a "
+        "quarter of that of the laptop setting",
+        lambda: [arm("seeds", "tong_neuralode")["loss_std"]],
+    ),
     ("cannot go below p = {:.4f}", lambda: [smallest_p_value(5)]),
     ("{:.3f} nats on the same split, Witten-Bell", lambda: [floor("laptop", 5)]),
     (
