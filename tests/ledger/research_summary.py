@@ -111,8 +111,8 @@ SENTENCES: list[Sentence] = [
     ),
     (
         "`time_indexed_ssm` is {:.3f} below `standard` ({:.3f} to {:.3f}), `tong_neuralode` {:.3f} "
-        "above it ({:.3f} to {:.3f}), and between `time_indexed_mlp`, with {:.0%} of its parameters, and "
-        "`standard`",
+        "above it ({:.3f} to {:.3f}), and between `time_indexed_mlp`, with {:.0%} of its parameters, "
+        "and `standard`",
         lambda: [
             *above("seeds", "standard", "time_indexed_ssm"),
             *above("seeds", "tong_neuralode", "standard"),
