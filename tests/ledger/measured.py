@@ -84,12 +84,10 @@ def unpaired(experiment: str, first: str, second: str) -> tuple[float, float]:
     return (low, high) if test["model1"] == first else (-high, -low)
 
 
-def next_run(experiment: str, name: str) -> tuple[float, float]:
-    """Where another run of an arm would end, with a probability of 95%."""
+def between_runs(experiment: str, name: str) -> float:
+    """How far apart two runs of an arm lie at most, with a probability of 95%."""
     row = arm(experiment, name)
-    n = row["num_seeds"]
-    half = stats.t.ppf(0.975, n - 1) * row["loss_std"] * np.sqrt(1 + 1 / n)
-    return row["loss_mean"] - half, row["loss_mean"] + half
+    return float(stats.t.ppf(0.975, row["num_seeds"] - 1) * row["loss_std"] * np.sqrt(2))
 
 
 def left_by_decay(path: str) -> float:
@@ -113,17 +111,52 @@ def bench(contest: str, name: str, against: str) -> list[float]:
 
 def ahead(experiment: str, first: str, second: str, step: int) -> float:
     """By how much the first was below the second when the runs looked at a part of the valid split."""
-    losses: dict[str, list[float]] = {first: [], second: []}
-    for record in read_experiment(RESULTS / experiment).records:
-        if record["arm"] in losses:
-            losses[record["arm"]] += [loss for at, _, loss in record["curve"] if at == step]
-    return float(np.mean(losses[second]) - np.mean(losses[first]))
+    ours, theirs = (_curves(experiment, name) for name in (first, second))
+    return float(
+        np.mean([c[step] for c in theirs.values()]) - np.mean([c[step] for c in ours.values()])
+    )
+
+
+def shrinks_from(experiment: str, first: str, second: str, span: int) -> int:
+    """The step from which on the first's lead is smaller than so many steps before, in every seed."""
+    ours, theirs = (_curves(experiment, name) for name in (first, second))
+    leads = {
+        seed: {step: theirs[seed][step] - ours[seed][step] for step in ours[seed]} for seed in ours
+    }
+    steps = sorted(step for step in next(iter(leads.values())) if step > span)
+    grew = [step for step in steps if any(of[step] >= of[step - span] for of in leads.values())]
+    return min(step for step in steps if not grew or step > grew[-1])
+
+
+def _curves(experiment: str, name: str) -> dict[int, dict[int, float]]:
+    """By seed and step, what the runs of an arm saw of the valid split."""
+    records = read_experiment(RESULTS / experiment).records
+    return {
+        record["seed"]: {step: loss for step, _, loss in record["curve"]}
+        for record in records
+        if record["arm"] == name
+    }
 
 
 def swept(experiment: str, name: str, rate: float) -> float:
     """The loss of an arm's sweep at a learning rate."""
     sweep = read_json(RESULTS / experiment / "tuned.json")[name]["sweep"]
     return next(loss for at, loss in sweep if at == rate)
+
+
+def rates_near_the_best(experiments: Sequence[str], name: str, within: float) -> int:
+    """How many learning rates of an arm end so near its best one, in the sweep of each experiment."""
+    (count,) = {
+        sum(loss <= min(losses) + within for loss in losses)
+        for losses in ([loss for loss, _ in _sweep(of, name)] for of in experiments)
+    }
+    return count
+
+
+def best_and_second(experiment: str, name: str) -> float:
+    """How much worse the second best learning rate of an arm's sweep is than the best one."""
+    (best, _), (second, _), *_ = sorted(_sweep(experiment, name))
+    return second - best
 
 
 def moved_rates(arms: Sequence[str]) -> tuple[float, float]:
@@ -135,7 +168,8 @@ def moved_rates(arms: Sequence[str]) -> tuple[float, float]:
 
 def _sweep(experiment: str, name: str) -> list[tuple[float, float]]:
     records = map(read_json, (RESULTS / experiment / "sweep" / name).glob("lr-*.json"))
-    return [(r["valid"]["loss"], r["run"]["optimizer"]["learning_rate"]) for r in records]
+    finished = [record for record in records if record["status"] == "finished"]
+    return [(r["valid"]["loss"], r["run"]["optimizer"]["learning_rate"]) for r in finished]
 
 
 def gates(experiment: str, name: str) -> dict[str, GateUse]:
