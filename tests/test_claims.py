@@ -6,6 +6,7 @@ what the records say. Sentences with numbers are in tests/ledger/ once more, wit
 from the results; a number that is in neither is a mistake.
 """
 
+import json
 import re
 from datetime import datetime
 
@@ -60,6 +61,7 @@ def test_arms_were_trained_at_what_their_sweeps_chose(out):
         for arm in experiment.plan.arms
     }
     found = chosen([record for records in sweeps.values() for record in records])
+    assert json.loads(json.dumps(found)) == experiment.tuned
     assert {arm: entry["learning_rate"] for arm, entry in found.items()} == {
         arm: row["learning_rate"] for arm, row in experiment.results.summary.items()
     }

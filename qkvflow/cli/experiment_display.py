@@ -26,6 +26,7 @@ from qkvflow.experiments.runner import Watcher, complete, prepare
 from qkvflow.experiments.statistics import smallest_p_value
 from qkvflow.experiments.summary import megabytes
 from qkvflow.train import Sink
+from qkvflow.train.lock import waiting
 
 
 class Bars(Watcher):
@@ -151,13 +152,17 @@ def summary_table(summary: dict[str, dict[str, Any]], title: str) -> Table:
 
 def test_table(tests: Sequence[dict[str, Any]]) -> Table:
     """Every pair: difference of valid losses, its interval, p-values."""
-    pairs = max(len(test["seeds"]) for test in tests)
-    family = tests[0]["comparisons_in_family"]
+    paired = [test for test in tests if test["paired"]]
+    caption = f"p: paired t-test; Holm: of {tests[0]['comparisons_in_family']} pairs; flips: of signs"
+    if paired:
+        pairs = max(len(test["seeds"]) for test in paired)
+        caption += f", which with {pairs}\nseeds cannot go below {smallest_p_value(pairs):.4g}"
+    if len(paired) < len(tests):
+        caption += ".\n~: too few seeds in common, not paired (Welch's test)"
     table = Table(
-        title="Differences of valid losses, paired by seed",
+        title="Differences of valid losses",
         title_justify="left",
-        caption=f"p: paired t-test; Holm: of {family} pairs; flips: of signs, which with {pairs}\n"
-        f"seeds cannot go below {smallest_p_value(pairs):.4g}. Equivalence, size, power: see report.",
+        caption=f"{caption}. Equivalence, size, power: see report.",
         caption_justify="left",
         box=box.SIMPLE,
         padding=0,
@@ -171,7 +176,7 @@ def test_table(tests: Sequence[dict[str, Any]]) -> Table:
         table.add_row(
             test["model1"],
             test["model2"],
-            f"{test['difference']:+.4f}",
+            f"{'' if test['paired'] else '~'}{test['difference']:+.4f}",
             f"{low:+.3f} {high:+.3f}",
             _p_value(test["p_value"]),
             _p_value(test["p_value_holm"]),
@@ -215,8 +220,9 @@ def run_experiment(
     with Bars(console) as bars:
         complete(plan, out, bars, reuse)
     ngram_floors(data, out)
-    experiment = read_experiment(out)
-    write_results(experiment)
+    with waiting(out / ".results.claim"):  # what was read last is written last
+        experiment = read_experiment(out)
+        write_results(experiment)
     return experiment
 
 

@@ -14,7 +14,8 @@ from rich.console import Console
 
 from qkvflow.cli.experiment_display import Bars, tuned_table
 from qkvflow.config import ConfigError
-from qkvflow.experiments.plan import read_plan
+from qkvflow.experiments.plan import Equal, choose
+from qkvflow.experiments.reuse import check_others
 from qkvflow.experiments.runner import prepare, tune
 
 
@@ -28,19 +29,25 @@ class Options:
     """Directory of the experiment; started again, it goes on where it stopped."""
     arms: tuple[str, ...] = ()
     """Arms of the plan to sweep; all where none is named."""
+    reference: str | None = None
+    """As for `qkvflow validate`: the arm that others are made equal to by --equal."""
+    equal: Equal = "steps"
+    """As for `qkvflow validate`: steps, or also parameters or training FLOPs."""
+    reuse: tuple[Path, ...] = ()
+    """Directories of other experiments, whose finished runs of the same settings are not run again."""
 
 
 def run(options: Options) -> None:
     """Sweep and show the table."""
     console = Console()
-    plan = read_plan(options.plan)
-    plan = plan.only(options.arms) if options.arms else plan
+    plan = choose(options.plan, arms=options.arms, reference=options.reference, equal=options.equal)
     if plan.sweep is None:
         raise ConfigError(
             f"{options.plan} has no sweep:", ["name learning_rates, steps and seed there."]
         )
-    data = prepare(plan, options.out)
+    check_others(options.reuse)
+    data = prepare(plan, options.out, options.reference)
     with Bars(console) as bars:
-        tuned = tune(plan, options.out, data, bars)
+        tuned = tune(plan, options.out, data, bars, options.reuse)
     console.print(tuned_table(tuned))
     console.print(f"Written: {options.out / 'tuned.json'}")

@@ -9,13 +9,12 @@ on two cores. Killed and started again, it goes on; started twice, the two share
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from rich.console import Console
 
 from qkvflow.cli.experiment_display import run_experiment, show_experiment
 from qkvflow.config import ConfigError
-from qkvflow.experiments.plan import Plan, read_plan
+from qkvflow.experiments.plan import Equal, Plan, choose
 from qkvflow.experiments.reuse import check_others
 from qkvflow.experiments.runner import prepare
 from qkvflow.experiments.slurm import submit
@@ -34,7 +33,7 @@ class Options:
 
     None: that of the directory, or else of the plan.
     """
-    equal: Literal["steps", "parameters", "flops"] = "steps"
+    equal: Equal = "steps"
     """What arms have in common with the reference: steps, or also parameters or training FLOPs.
 
     For parameters they are widened or narrowed, for flops they take more or fewer steps. What is made
@@ -52,10 +51,7 @@ class Options:
 
 def run(options: Options) -> int:
     """Run what is missing, then write and show the statistics."""
-    plan = read_plan(options.plan)
-    plan = plan if options.reference is None else plan.against(options.reference)
-    plan = plan.equal(options.equal)
-    plan = plan.only(options.arms) if options.arms else plan
+    plan = choose(options.plan, arms=options.arms, reference=options.reference, equal=options.equal)
     if options.slurm:
         return _submit(plan, options)
     console = Console()

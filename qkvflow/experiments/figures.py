@@ -7,6 +7,7 @@ error bar has its points behind it, and fonts are embedded in the pdf.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from qkvflow.experiments.records import Record
+from qkvflow.files import write_bytes
 
 STYLE: Any = {
     "font.size": 9,
@@ -46,9 +48,10 @@ def canvas(paths: Sequence[Path], width: float, height: float) -> Iterator[Figur
         drawn = Figure(figsize=(width, height), layout="constrained")
         yield drawn
         for path in paths:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            metadata = {"CreationDate": None} if path.suffix == ".pdf" else {}
-            drawn.savefig(path, metadata=metadata)
+            content, form = BytesIO(), path.suffix.removeprefix(".")
+            metadata = {"CreationDate": None} if form == "pdf" else {}
+            drawn.savefig(content, format=form, metadata=metadata)
+            write_bytes(path, content.getvalue())
             drawn.set_layout_engine("none")  # laid out for one file, it is for the others, too
 
 

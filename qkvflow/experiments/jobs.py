@@ -36,6 +36,11 @@ class Job:
         """Where its record is."""
         return self.out.with_name(f"{self.out.name}.json")
 
+    @property
+    def claim(self) -> Path:
+        """What the process that works on it holds."""
+        return self.out.with_name(f".{self.out.name}.claim")
+
     def record(self) -> Record | None:
         """What is known of it, if it has ended."""
         return read_json(self.record_path) if self.record_path.is_file() else None

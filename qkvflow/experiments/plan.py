@@ -29,6 +29,8 @@ from qkvflow.config.yaml_files import read_yaml
 PLANS = Path(__file__).parent / "plans"
 """Plans that have a name."""
 _MATCHES = ("parameters_of", "flops_of")
+Equal = Literal["steps", "parameters", "flops"]
+"""What arms can have in common with the reference."""
 _COMMON = (
     "data",
     "tokenizer",
@@ -124,7 +126,7 @@ class Plan:
             fields["seeds"] = list(seeds)
         return Plan.of(fields)
 
-    def equal(self, what: Literal["steps", "parameters", "flops"]) -> "Plan":
+    def equal(self, what: Equal) -> "Plan":
         """The same plan with all arms made equal to the reference in steps, as it is, or in costs.
 
         Arms that are there for a match of this kind are left out: they would be copies.
@@ -156,6 +158,16 @@ class Plan:
         reference = self.reference if self.reference in names else names[0]
         tables = {arm.name: self.fields["arms"][arm.name] for arm in arms}
         return Plan.of({**self.fields, "arms": tables, "reference": reference})
+
+
+def choose(
+    name: str, *, arms: Sequence[str] = (), reference: str | None = None, equal: Equal = "steps"
+) -> Plan:
+    """The plan of a name: against another arm, with costs equal to its, some arms of it; as asked."""
+    plan = read_plan(name)
+    plan = plan if reference is None else plan.against(reference)
+    plan = plan.equal(equal)
+    return plan.only(arms) if arms else plan
 
 
 def read_plan(name: str) -> Plan:

@@ -127,7 +127,7 @@ def _mean_and_half(row: Mapping[str, Any], name: str) -> str:
 def _tests(plan: Plan, tests: Sequence[Mapping[str, Any]], split: str) -> list[Item]:
     if not tests:
         return []
-    pairs, family = len(plan.seeds), tests[0]["comparisons_in_family"]
+    family = tests[0]["comparisons_in_family"]
     of_pairs = ("pair", "n", "difference", "95%", "unpaired", "p", "Holm", "flips")
     head = (*of_pairs, "g", "better", "equal", "seen")
     rows = [
@@ -157,17 +157,22 @@ def _tests(plan: Plan, tests: Sequence[Mapping[str, Any]], split: str) -> list[I
         "95%: of the differences seed by seed; unpaired: Welch's, as if the seeds had nothing in "
         f"common. p: paired t-test, two-sided; Holm: corrected for all {family} pairs of arms (*: at "
         "most 0.05). flips: a test that supposes only that differences lie symmetrically about zero "
-        f"where arms are equal; with {pairs} seeds it cannot go below p = "
-        f"{smallest_p_value(pairs):.4g}. g: Hedges' g, in standard deviations of an arm's runs, not of "
-        "differences. better: share of all pairs of a run of the first with a run of the second in "
-        "which the first has the lower loss. equal: p of two one-sided tests against the hypothesis "
-        f"that they differ by {plan.margin:g} nats or more, a margin that was set beforehand; "
-        "corrected like the others (*: equal within it). seen: the true difference that n seeds, whose "
-        "differences scatter as these do, would call significant with a probability of 80% at the "
-        f"level 0.05 / {family}."
+        f"where arms are equal{_least_by_flips(tests)}. g: Hedges' g, in standard deviations of an "
+        "arm's runs, not of differences. better: share of all pairs of a run of the first with a run "
+        "of the second in which the first has the lower loss. equal: p of two one-sided tests against "
+        f"the hypothesis that they differ by {plan.margin:g} nats or more, a margin that was set "
+        "beforehand; corrected like the others (*: equal within it). seen: the true difference that n "
+        "seeds, whose differences scatter as these do, would call significant with a probability of "
+        f"80% at the level 0.05 / {family}."
     )
     note += _not_paired(tests) + _not_compared(plan, tests)
     return [Heading("Differences"), table, Paragraph(note)]
+
+
+def _least_by_flips(tests: Sequence[Mapping[str, Any]]) -> str:
+    pairs = max(len(test["seeds"]) for test in tests)
+    least = f"; with {pairs} seeds it cannot go below p = {smallest_p_value(pairs):.4g}"
+    return least if pairs > 1 else ""
 
 
 def _compared_seeds(test: Mapping[str, Any]) -> str:
@@ -309,12 +314,16 @@ def _origin(records: Sequence[Record], results: Results) -> list[Item]:
             Paragraph(
                 f"{len(finished)} runs, from {min(r['began'] for r in finished)} to "
                 f"{max(r['ended'] for r in finished)}, "
-                f"{sum(r['seconds'] for r in finished) / 60:.0f} minutes of training "
+                f"{_duration(sum(r['seconds'] for r in finished))} of training "
                 f"steps on {machines}. Text: digest {finished[0]['data_digest'][:12]}. {versions}."
                 f"{_taken_over(finished)}"
             )
         )
     return page
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
 
 
 def _taken_over(finished: Sequence[Record]) -> str:

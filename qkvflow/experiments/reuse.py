@@ -6,27 +6,39 @@ an arm is called does not matter. It keeps its versions, machine and times, and 
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from qkvflow.config import RunConfig
 from qkvflow.experiments.jobs import Job
 from qkvflow.files import FileError, read_json, write_bytes, write_json
+from qkvflow.train.lock import HeldError, locked
 
 
 def take_over(jobs: Sequence[Job], others: Sequence[Path]) -> None:
-    """Give jobs without a record that of the same run in the directory of another experiment."""
+    """Give jobs without a record that of the same run in the directory of another experiment.
+
+    One that another process is working on is left to it.
+    """
     finished = _finished_runs(others) if others else {}
     for job in jobs:
-        if job.record_path.exists() or job.digest is None:
-            continue
-        for out, path in finished.get(_key(job.run, job.digest), ()):
-            record = read_json(path)
-            if record["test"] is None and job.test:
-                continue
-            _copy_gates(path, job)
-            taken = {"arm": job.arm, "taken_from": f"{out.name}/{path.relative_to(out).as_posix()}"}
-            write_json(job.record_path, {**record, **taken})
-            break
+        found = None if job.digest is None else finished.get(_key(job.run, job.digest), ())
+        sources = [source for source in found or () if not job.test or _opened_test(source[1])]
+        if sources and not job.record_path.exists():
+            with suppress(HeldError), locked(job.claim):
+                _take(job, *sources[0])
+
+
+def _take(job: Job, out: Path, path: Path) -> None:
+    if job.record_path.exists():  # since it was looked for, another process has finished it
+        return
+    _copy_gates(path, job)
+    taken = {"arm": job.arm, "taken_from": f"{out.name}/{path.relative_to(out).as_posix()}"}
+    write_json(job.record_path, {**read_json(path), **taken})
+
+
+def _opened_test(path: Path) -> bool:
+    return read_json(path)["test"] is not None
 
 
 def _finished_runs(others: Sequence[Path]) -> dict[str, list[tuple[Path, Path]]]:

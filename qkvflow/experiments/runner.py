@@ -117,7 +117,7 @@ def _do(job: Job, watcher: Watcher, since: str) -> Record | None:
     if _has_ended(job, since):
         return job.record()
     try:
-        with locked(job.out.with_name(f".{job.out.name}.claim")):
+        with locked(job.claim):
             if not _has_ended(job, since):
                 write_json(job.record_path, _attempt(job, watcher))
             return job.record()

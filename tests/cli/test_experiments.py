@@ -3,6 +3,8 @@
 import importlib
 import io
 import json
+import pickle
+from contextlib import ExitStack
 from pathlib import Path
 
 import jax
@@ -17,8 +19,10 @@ from qkvflow.cli.main import main
 from qkvflow.config import RunConfig
 from qkvflow.experiments import slurm
 from qkvflow.experiments.jobs import Job
-from qkvflow.experiments.plan import PLANS
+from qkvflow.experiments.plan import PLANS, Plan
 from qkvflow.experiments.results import read_experiment
+from qkvflow.experiments.summary import significance_tests
+from qkvflow.train.lock import locked
 from tests.browser import CHROMIUM, COUNT_PARTS, look_at
 from tests.experiments.support import check_pdf, check_picture, made_up_record, tiny_fields
 from tests.train.support import write_text
@@ -75,8 +79,8 @@ def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
     tests = json.loads((tmp_path / "out" / "significance_tests.json").read_text())
     assert [test["split"] for test in tests] == ["valid", "test"]
     assert "The test split is opened" in printed
-    assert (tmp_path / "out" / "seed_1.pkl").is_file()
     of_seed = json.loads((tmp_path / "out" / "seed_1.json").read_text())
+    assert pickle.loads((tmp_path / "out" / "seed_1.pkl").read_bytes()) == of_seed
     assert of_seed["gated"]["valid"]["loss"] == summary["gated"]["all_losses"][1]
     assert main(["figures", "--results", "out", "--out", "publication_figures"]) == 0
     figures = tmp_path / "publication_figures"
@@ -106,6 +110,17 @@ def test_the_time_to_a_loss_is_that_of_runs_that_all_reached_it():
     assert of_runs(records, 2.6)["seconds_to_loss"] == 9.0
     some = of_runs(records, 2.1)
     assert (some["seconds_to_loss"], some["runs_that_reached_it"]) == (None, "1 of 2")
+
+
+def test_what_was_tuned_for_equal_costs_is_what_validate_takes(plan, tmp_path, capsys):
+    equal = ["--plan", plan, "--reference", "gated", "--equal", "flops", "--out", "out"]
+    assert main(["tune", *equal]) == 0
+    made = (tmp_path / "out" / "tuned.json").read_text()
+    assert main(["validate", *equal]) == 0
+    assert (tmp_path / "out" / "tuned.json").read_text() == made
+    assert main(["tune", "--plan", plan, "--reuse", "nowhere", "--out", "other"]) == 2
+    assert "nowhere is no experiment" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
 
 
 def test_some_arms_are_tuned_and_the_others_are_no_part_of_it(plan, tmp_path):
@@ -250,6 +265,36 @@ def test_long_names_of_arms_are_folded_and_no_number_is_lost():
     assert all(f"{test['difference']:+.4f}" in printed for test in tests)
     assert all(f"{row['params']:,}" in printed for row in summary.values())
     assert "\N{HORIZONTAL ELLIPSIS}" not in printed, printed
+
+
+def test_pairs_that_are_not_paired_are_marked():
+    plan = Plan.of(tiny_fields("x.txt", seeds=4))
+    seeds = {"standard": (0, 1, 2), "gated": (2, 3)}
+    records = [made_up_record(arm, seed, 2.0 + 0.01 * seed) for arm in seeds for seed in seeds[arm]]
+    console = Console(width=80, file=io.StringIO())
+    console.print(display.test_table(significance_tests(plan, records)))
+    printed = console.file.getvalue()
+    assert "~-0.0150" in printed
+    assert "not paired (Welch's test)" in printed
+    assert "seeds cannot go below" not in printed
+
+
+def test_what_was_read_last_is_written_last(plan, tmp_path, monkeypatch):
+    """Another process that is writing the statistics is waited for."""
+    out, console, held = tmp_path / "out", Console(file=io.StringIO()), ExitStack()
+    fields = yaml.safe_load(Path(plan).read_text())
+    small = Plan.of({**fields, "arms": {"standard": {"model": "standard"}}, "seeds": 1, "sweep": None})
+    held.enter_context(locked(out / ".results.claim"))
+    waited = []
+
+    def let_go(seconds):
+        waited.append(not (out / "statistics_summary.json").exists())
+        held.close()
+
+    monkeypatch.setattr("qkvflow.train.lock.time.sleep", let_go)
+    display.run_experiment(small, out, console)
+    assert waited == [True]
+    assert (out / "statistics_summary.json").exists()
 
 
 def tables(tuned, summary, tests):

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from qkvflow.config import ConfigError
+from qkvflow.experiments.jobs import check_runs
 from qkvflow.experiments.matching import (
     matched_run,
     shapes_of,
@@ -20,14 +21,26 @@ from tests.experiments.support import tiny_fields
 @pytest.mark.parametrize("name", sorted(path.stem for path in PLANS.glob("*.yaml")))
 def test_every_named_plan_can_be_made(name):
     plan = read_plan(name)
-    for arm in plan.arms:
-        assert count_parameters(shapes_of(matched_run(plan, arm, 100), 100)).total > 0
+    check_runs(plan, 100)
     if name == "long":  # one seed, at the rates that the laptop setting chose (test_claims)
         assert plan.sweep is None and len(plan.seeds) == 1
         return
     assert plan.sweep is not None
     assert plan.sweep.seed not in plan.seeds
     assert len(plan.seeds) == 5
+
+
+def test_the_ablation_has_an_arm_for_each_choice():
+    arms = {
+        "true_time",
+        *("constant_time", "zero_time", "shuffled_time", "random_time"),
+        *("hybrid", "shared", "shared_euler"),
+        *("learned_fourier", "layer_vector", "smooth_time"),
+        *("gates_on_inputs", "gates_on_both", "gates_on_elements", "gated_attention", "gated_mlp"),
+        *("low_rank", "low_rank_32", "two_bases"),
+        *("ssm", "ssm_state_16", "ssm_state_128", "ssm_slow", "ssm_fast"),
+    }
+    assert arms <= {arm.name for arm in read_plan("ablation").arms}
 
 
 def test_every_arm_of_the_ablation_is_another_run():

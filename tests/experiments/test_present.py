@@ -11,6 +11,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from safetensors.numpy import save_file
 
 from qkvflow.experiments import figures
@@ -234,6 +235,20 @@ def test_arms_are_told_apart_in_grey():
 def rgb_to_grey(rgb):
     """Rec. 601."""
     return float(np.dot(rgb, (0.299, 0.587, 0.114)))
+
+
+def test_a_figure_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "some.png"
+    path.write_bytes(b"the one before")
+
+    def break_off(self, file, **_):
+        (path.open("wb") if file == path else file).write(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Figure, "savefig", break_off)
+    with pytest.raises(OSError, match="disk full"), figures.figure([path], 3.0, 2.0):
+        pass
+    assert path.read_bytes() == b"the one before"
 
 
 def test_gates_that_never_change_can_be_drawn(tmp_path):

@@ -13,6 +13,7 @@ from qkvflow.experiments.results import read_experiment, save_plan
 from qkvflow.experiments.reuse import check_others, take_over
 from qkvflow.experiments.runner import Watcher, complete
 from qkvflow.files import FileError, read_json, write_json
+from qkvflow.train.lock import locked
 from tests.experiments.support import tiny_fields
 
 
@@ -100,6 +101,12 @@ def test_what_is_there_already_stays(other):
     path = other.parent / "new" / "runs" / "here" / "seed-3.json"
     write_json(path, {"status": "failed"})
     assert taken(RUN, other) == {"status": "failed"}
+
+
+def test_what_another_process_works_on_is_left_to_it(other):
+    with locked(other.parent / "new" / "runs" / "here" / ".seed-3.claim"):
+        assert taken(RUN, other) is None
+    assert taken(RUN, other)["arm"] == "here"
 
 
 def test_a_directory_without_an_experiment(tmp_path):

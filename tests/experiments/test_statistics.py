@@ -90,6 +90,7 @@ def test_sign_flips_by_hand():
     """Differences 1, 2, 4: of eight flips only the sample and its mirror image reach a mean of 7/3."""
     assert sign_flip_test([1.0, 2.0, 4.0], [0.0, 0.0, 0.0]).p_value == 2 / 8
     assert sign_flip_test([-1.0, 2.0, 4.0], [0.0, 0.0, 0.0]).p_value == 4 / 8
+    assert sign_flip_test([0.1, 0.2, 0.3, -0.6], [0.0] * 4).p_value == 1.0, "no mean is below zero"
 
 
 def test_five_seeds_cannot_go_below_a_sixteenth():
