@@ -1,4 +1,4 @@
-"""What `keep_freed_memory` is for: pages that the operating system supplies anew in every call."""
+"""How much memory there is, and pages that the operating system would supply anew in every call."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from qkvflow.memory import keep_freed_memory
+from qkvflow.memory import keep_freed_memory, memory_limit
 
 PROGRAM = """
 import resource, sys
@@ -46,3 +46,26 @@ def test_memory_that_is_kept_is_not_supplied_again():
 def test_what_the_user_set_counts(monkeypatch):
     monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
     assert not keep_freed_memory()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="unknown elsewhere")
+@pytest.mark.parametrize(
+    ("groups", "files", "limit"),
+    [
+        ("0::/\n", {}, None),
+        ("0::/job/step\n", {"job/step/memory.max": "max", "job/memory.max": "4096"}, 4096),
+        ("0::/job\n", {"job/memory.max": "4096", "memory.max": "1024"}, 1024),
+        ("4:cpu,memory:/job\n3:pids:/\n", {"memory/job/memory.limit_in_bytes": "2048\n"}, 2048),
+        ("4:memory:/\n", {"memory/memory.limit_in_bytes": "9223372036854771712"}, None),
+    ],
+)
+def test_the_memory_of_a_container_counts(groups, files, limit, tmp_path):
+    own = tmp_path / "proc" / "self" / "cgroup"
+    own.parent.mkdir(parents=True)
+    own.write_text(groups)
+    for name, content in files.items():
+        path = tmp_path / "sys" / "fs" / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert memory_limit(tmp_path) == (physical if limit is None else limit)

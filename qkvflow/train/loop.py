@@ -17,6 +17,7 @@ import numpy as np
 from qkvflow.config import RunConfig, write_run
 from qkvflow.data import TokenDataset
 from qkvflow.files import FileError, building
+from qkvflow.memory import memory_limit
 from qkvflow.models import count_parameters
 from qkvflow.train.checkpoints import Best, CheckpointStore, Progress
 from qkvflow.train.evaluation import Evaluation, evaluate
@@ -55,7 +56,7 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
     Raises:
         ConfigError, DataError: something cannot be used; nothing was begun.
         FileError: nor can a file; or the disk is full, and the same call goes on when it is not.
-        TrainingError: the loss was not finite for several steps in a row.
+        TrainingError: there is too little memory; or the loss was not finite, several steps in a row.
 
     Example:
         train(RunConfig(model="shared", steps=200), "runs/first")
@@ -93,6 +94,21 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
             from qkvflow.nn.adaptive import remedy  # diffrax is slow to import
 
             raise TrainingError(f"Training stopped: {remedy(model.config)}") from error
+
+
+def check_memory(needed: int | None) -> None:
+    """Refuse what does not fit into the memory of a CPU; other devices say so themselves.
+
+    Raises:
+        TrainingError: with what to do.
+    """
+    limit = memory_limit()
+    if needed is not None and limit is not None and needed > limit and jax.default_backend() == "cpu":
+        raise TrainingError(
+            f"Training needs {needed / 1e9:.3g} GB of memory, and there are {limit / 1e9:.3g} GB here. "
+            "Choose a smaller batch_size, a larger accumulate, architecture.remat full, or a smaller "
+            "model."
+        )
 
 
 def begin_files(out: Path, run: RunConfig, progress: Progress) -> MetricsFile:
@@ -136,7 +152,9 @@ class Training:
         """Take the steps that are left; save, look and export when it is time."""
         run = self._run
         if self._step < run.steps:
+            check_memory(self._program.state_bytes)
             memory_bytes = self._program.memory_bytes
+            check_memory(memory_bytes)
             self._recorder.compiled(self._step, self._seconds, memory_bytes)
         if self._step == 0:
             self._look()

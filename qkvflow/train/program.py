@@ -65,6 +65,11 @@ class Program:
         )
 
     @property
+    def state_bytes(self) -> int:
+        """Of the state alone: weights and what the optimizer keeps of them."""
+        return sum(array.size * array.dtype.itemsize for array in jax.tree.leaves(self.shapes))
+
+    @property
     def memory_bytes(self) -> int | None:
         """Of the state, a batch and the work of a step, as the compiler plans it, if it says so.
 

@@ -100,6 +100,16 @@ def test_the_same_plan_gives_the_same_numbers(done, text, tmp_path):
     assert len(set(losses)) == len(losses)
 
 
+def test_an_arm_that_no_memory_can_hold_does_not_lose_the_others(text, tmp_path):
+    """The system would kill the process, again and again, before the other arms have had their turn."""
+    huge = {"model": "standard", "architecture": {"hidden_dim": 2**17}}
+    arms = {"huge": huge, "standard": {"model": "standard"}}
+    run_all(Plan.of(tiny_fields(text, arms=arms, seeds=1)), tmp_path)
+    results = read_experiment(tmp_path).results
+    assert list(results.summary) == ["standard"]
+    assert "GB of memory" in results.failures[0]["error"]
+
+
 def test_one_failing_arm_does_not_lose_the_others(text, tmp_path):
     arms = tiny_fields(text)["arms"] | {
         "broken": {"model": "standard", "optimizer": {"learning_rate": 1e30, "clip": 0.0, "warmup": 0}}

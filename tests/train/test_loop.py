@@ -19,7 +19,7 @@ from qkvflow.files import FileError
 from qkvflow.generate import generate
 from qkvflow.models import NeuralODELM
 from qkvflow.models.paths import arrays_of
-from qkvflow.train import Sink, TrainingError, read_tokenizer, train
+from qkvflow.train import Sink, TrainingError, loop, read_tokenizer, train
 from tests.support import difference
 from tests.train.support import (
     in_new_process,
@@ -47,6 +47,23 @@ class StopAt(Sink):
     def tick(self, step, loss):
         if step == self.step:
             os.kill(os.getpid(), self.number)
+
+
+def test_what_no_memory_can_hold_is_refused_before_it_is_tried(text, tmp_path):
+    run = with_architecture(tiny_run(text), hidden_dim=2**17)
+    with pytest.raises(TrainingError, match=r"Training needs [\de+.]+ GB of memory, and there are"):
+        train(run, tmp_path / "out")
+
+
+def test_so_is_a_step_that_needs_too_much(text, tmp_path, monkeypatch):
+    run = tiny_run(text)
+    train(run, tmp_path / "before")
+    needed = records(tmp_path / "before", "compiled")[0]["memory_bytes"]
+    monkeypatch.setattr(loop, "memory_limit", lambda: needed - 1)
+    with pytest.raises(TrainingError, match="Choose a smaller batch_size"):
+        train(run, tmp_path / "out")
+    monkeypatch.setattr(loop, "memory_limit", lambda: needed)
+    assert train(run, tmp_path / "out").finished
 
 
 def test_a_run_leaves_a_model_a_curve_and_its_settings(text, tmp_path):
