@@ -96,18 +96,17 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
             raise TrainingError(f"Training stopped: {remedy(model.config)}") from error
 
 
-def check_memory(needed: int | None) -> None:
+def check_memory(needed: int | None, what: str, instead: str) -> None:
     """Refuse what does not fit into the memory of a CPU; other devices say so themselves.
 
     Raises:
-        TrainingError: with what to do.
+        TrainingError: with what to choose instead.
     """
     limit = memory_limit()
     if needed is not None and limit is not None and needed > limit and jax.default_backend() == "cpu":
         raise TrainingError(
-            f"Training needs {needed / 1e9:.3g} GB of memory, and there are {limit / 1e9:.3g} GB here. "
-            "Choose a smaller batch_size, a larger accumulate, architecture.remat full, or a smaller "
-            "model."
+            f"{what} needs {needed / 1e9:,.1f} GB of memory, and there are {limit / 1e9:,.1f} GB here. "
+            f"Choose {instead}."
         )
 
 
@@ -152,9 +151,13 @@ class Training:
         """Take the steps that are left; save, look and export when it is time."""
         run = self._run
         if self._step < run.steps:
-            check_memory(self._program.state_bytes)
+            check_memory(self._program.state_bytes, "The model with its optimizer", "a smaller model")
             memory_bytes = self._program.memory_bytes
-            check_memory(memory_bytes)
+            check_memory(
+                memory_bytes,
+                "A step",
+                "a smaller batch_size, a larger accumulate, architecture.remat full, or a smaller model",
+            )
             self._recorder.compiled(self._step, self._seconds, memory_bytes)
         if self._step == 0:
             self._look()
