@@ -156,7 +156,7 @@ class Training:
             check_memory(
                 memory_bytes,
                 "A step",
-                "a smaller batch_size, a larger accumulate, architecture.remat full, or a smaller model",
+                "a smaller batch_size, a larger accumulate, architecture.remat full or a smaller model",
             )
             self._recorder.compiled(self._step, self._seconds, memory_bytes)
         if self._step == 0:
