@@ -6,6 +6,7 @@ import os
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -164,6 +165,13 @@ def test_the_readme_begins_with_the_two_commands():
         "make compare",
         "make test",
     ]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
+def test_they_are_what_make_would_run():
+    steps = {target: run("make", "-n", target).stdout for target in ("compare", "test")}
+    assert steps["compare"].splitlines()[-1] == ".venv/bin/qkvflow compare"
+    assert steps["test"].splitlines()[-1] == ".venv/bin/pytest"
 
 
 def test_links_between_documents_lead_somewhere():
