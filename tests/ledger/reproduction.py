@@ -12,6 +12,7 @@ from tests.ledger.measured import (
     floor,
     least_and_most,
     nothing,
+    pair,
     rates_near_the_best,
     ratio,
     size,
@@ -152,12 +153,17 @@ SENTENCES: list[Sentence] = [
     ),
     (
         "5.47% lower, in their own run 0.55%, of one seed | {:.3f} lower ({:.3f} to {:.3f}), which is "
-        "{:.1f}%",
+        "{:.1f}%; with slower gates on both sides, over 3000 steps, {:.3f} lower ({:.3f} to {:.3f};",
         lambda: [
-            *above("ablation", "constant_time", "true_time"),
-            100
-            * above("ablation", "constant_time", "true_time")[0]
-            / arm("ablation", "constant_time")["loss_mean"],
+            *below("ablation", "true_time", "constant_time"),
+            *above("gates", "slow_small_both_constant", "slow_small_gates_on_both"),
+        ],
+    ),
+    (
+        "p is {:.3f} on valid and {:.3f} on test, corrected",
+        lambda: [
+            pair("gates", "slow_small_both_constant", "slow_small_gates_on_both", split)["p_value_holm"]
+            for split in ("valid", "test")
         ],
     ),
     (
