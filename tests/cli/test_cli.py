@@ -47,6 +47,12 @@ def test_a_configuration_that_cannot_be_is_a_sentence_and_no_traceback(capsys):
     assert "standard" not in printed.out, "work has started"
 
 
+def test_a_directory_that_cannot_be_made_is_a_sentence_and_no_traceback(tmp_path, capsys):
+    (tmp_path / "file").write_text("no directory")
+    assert main(["bench", "--out", str(tmp_path / "file" / "results")]) == 2
+    assert "cannot be used: Not a directory. Name another one." in capsys.readouterr().err
+
+
 def test_compare_trains_every_model_and_shows_what_differs(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "80")
