@@ -15,6 +15,13 @@ from tests.ledger.measured import (
 DEPTH = ("slow_small_both_constant", "slow_small_gates_on_both")
 PACES = ("slow", "slower", "slowest")
 
+
+def corrected(first: str, second: str) -> list[float]:
+    """Pairs of arms that two of them are corrected for, and p on both splits."""
+    valid, test = (pair("gates", first, second, split) for split in ("valid", "test"))
+    return [valid["comparisons_in_family"], valid["p_value_holm"], test["p_value_holm"]]
+
+
 SENTENCES: list[Sentence] = [
     (
         "over five other seeds, `shared` ends at {:.4f}, `time_indexed_mlp` at {:.4f} and `standard` "
@@ -99,9 +106,7 @@ SENTENCES: list[Sentence] = [
         "the test split",
         lambda: [
             *above("gates", *DEPTH),
-            (test := pair("gates", *DEPTH))["comparisons_in_family"],
-            test["p_value_holm"],
-            pair("gates", *DEPTH, split="test")["p_value_holm"],
+            *corrected(*DEPTH),
         ],
     ),
     (
@@ -130,11 +135,7 @@ SENTENCES: list[Sentence] = [
     ("the interval has zero inside ({:.3f} to {:.3f})", lambda: unpaired("gates", *DEPTH)),
     (
         "Corrected for all {} pairs p is {:.3f}, on the test split {:.3f}",
-        lambda: [
-            (test := pair("gates", *DEPTH))["comparisons_in_family"],
-            test["p_value_holm"],
-            pair("gates", *DEPTH, split="test")["p_value_holm"],
-        ],
+        lambda: corrected(*DEPTH),
     ),
     (
         "Gates that cannot depend on depth end {:.3f} above `shared` ({:.3f} to {:.3f}), those that "
