@@ -183,14 +183,19 @@ def draw_curves(
     """`learning_curves`: the loss on a fixed part of the valid split; the band is all seeds.
 
     Below it, where others can be compared with the reference, the difference to it, seed by seed; the
-    first quarter, in which arms may be far apart, does not decide how far that axis goes.
+    first quarter, in which arms may be far apart, does not decide how far that axis goes. Arms with
+    other numbers of steps are drawn over training FLOP, and have no step in common to compare.
     """
     finished = [record for record in records if record["status"] == "finished"]
-    curves = {arm: _curves(finished, arm) for arm in dict.fromkeys(r["arm"] for r in finished)}
+    over_steps = len({record["run"]["steps"] for record in finished}) == 1
+    curves = {
+        arm: _curves([record for record in finished if record["arm"] == arm], over_steps)
+        for arm in dict.fromkeys(record["arm"] for record in finished)
+    }
     others = {
         arm: compared
         for arm, looks in curves.items()
-        if arm != reference and len(compared := _minus(looks, curves.get(reference, {})))
+        if over_steps and arm != reference and len(compared := _minus(looks, curves.get(reference, {})))
     }
     with canvas(both(directory, "learning_curves"), 6.4, 5.6 if others else 4.0) as drawn:
         panels = drawn.subplots(2 if others else 1, 1, sharex=True, squeeze=False)[:, 0]
@@ -212,18 +217,22 @@ def draw_curves(
             panels[1].set_ylabel(f"minus {reference}'s")
             panels[1].set_ylim(*_late_range(others.values()))
         several = any(len(looks) > 1 for looks in curves.values())
-        panels[-1].set_xlabel(f"step ({'lines: means; bands: all seeds' if several else 'one seed'})")
+        seeds = "lines: means; bands: all seeds" if several else "one seed"
+        panels[-1].set_xlabel(f"{'step' if over_steps else 'training FLOP'} ({seeds})")
 
 
-_Curves = Mapping[int, Mapping[int, float]]
-"""By seed, the loss at every look but the one at the start."""
+_Curves = Mapping[int, Mapping[float, float]]
+"""By seed, the loss at every look but the one at the start, over steps or training FLOP."""
 
 
-def _curves(finished: Sequence[Record], arm: str) -> _Curves:
+def _curves(of_arm: Sequence[Record], over_steps: bool) -> _Curves:
     return {
-        record["seed"]: {step: loss for step, _, loss in record["curve"] if step}
-        for record in finished
-        if record["arm"] == arm
+        record["seed"]: {
+            step * (1 if over_steps else record["training_flops"] / record["run"]["steps"]): loss
+            for step, _, loss in record["curve"]
+            if step
+        }
+        for record in of_arm
     }
 
 

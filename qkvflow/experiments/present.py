@@ -1,11 +1,11 @@
 """Figures, table and page of an experiment, from the files in its directory."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from qkvflow.experiments import figures
 from qkvflow.experiments.page import Heading, Item, write_both
-from qkvflow.experiments.report import experiment_page
+from qkvflow.experiments.report import experiment_page, side_by_side
 from qkvflow.experiments.results import Experiment, Results
 from qkvflow.files import write_text
 
@@ -57,17 +57,24 @@ def write_report(
 ) -> tuple[Path, Path]:
     """OUT/report.html and OUT/report.md, and the figures that they show.
 
-    One experiment is a page in its own directory; several come one after the other, each under its
-    directory's name.
+    One experiment is a page in its own directory; several share a page.
     """
     drawn = [draw_all(experiment, experiment.out / "figures") for experiment in experiments]
     out = out or experiments[0].out
     if len(experiments) == 1:
         return write_both(experiment_page(title, experiments[0], drawn[0]), out)
-    page: list[Item] = [Heading(title, 1)]
-    for experiment, pictures in zip(experiments, drawn, strict=True):
-        page += experiment_page(name_of(experiment.out), experiment, pictures)
-    return write_both(page, out)
+    return write_both(page_of_several(title, experiments, drawn), out)
+
+
+def page_of_several(
+    title: str, experiments: Sequence[Experiment], pictures: Sequence[Mapping[str, Path]]
+) -> list[Item]:
+    """A table of their losses, then one after the other, each under its directory's name."""
+    losses = {name_of(experiment.out): experiment.results for experiment in experiments}
+    page: list[Item] = [Heading(title, 1), *side_by_side(losses)]
+    for experiment, drawn in zip(experiments, pictures, strict=True):
+        page += experiment_page(name_of(experiment.out), experiment, drawn)
+    return page
 
 
 def name_of(directory: Path) -> str:

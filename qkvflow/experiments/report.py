@@ -33,6 +33,20 @@ def experiment_page(title: str, experiment: Experiment, pictures: Mapping[str, P
     return page
 
 
+def side_by_side(experiments: Mapping[str, Results]) -> list[Item]:
+    """The losses of several experiments, arm by arm."""
+    arms = dict.fromkeys(arm for results in experiments.values() for arm in results.summary)
+    rows = tuple(
+        (arm, *(_mean_and_half(of.summary.get(arm, {}), "loss") for of in experiments.values()))
+        for arm in arms
+    )
+    note = (
+        "Nats a token on the whole valid split after the last step, mean over seeds and half of "
+        "Student's 95% interval. An arm may have another width or other steps in each: see its arms."
+    )
+    return [Heading("Side by side"), Rows(("arm", *experiments), rows), Paragraph(note)]
+
+
 def _what(plan: Plan, records: Sequence[Record]) -> str:
     run = plan.arms[0].run
     seeds = "seed" if len(plan.seeds) == 1 else "seeds"
@@ -345,7 +359,8 @@ def _pictures(pictures: Mapping[str, Path], *names: str) -> list[Item]:
     captions = {
         "statistical_performance": "Valid loss of every arm.",
         "efficiency_with_error": "Valid loss over parameters.",
-        "learning_curves": "Valid loss over steps, on a part of the split; below, to the reference.",
+        "learning_curves": "Valid loss in training, on a part of the split; below, to the reference "
+        "(if steps are equal).",
         "forest": "Differences to the reference; grey: the margin within which they count as none.",
         "speed_comparison": "Milliseconds a step.",
         "gates": "Gates of the best arm that has some, one run, sorted by their change over depth.",

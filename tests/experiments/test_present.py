@@ -180,6 +180,18 @@ def test_what_is_far_apart_at_first_does_not_hide_the_differences_at_the_end(tmp
     assert low < 0.0 < 0.1 < high < 0.2
 
 
+def test_arms_with_other_steps_are_drawn_over_operations(tmp_path, kept):
+    plan = Plan.of(tiny_fields("x.txt", seeds=1))
+    records = [made_up_record("standard", 0, 2.0), made_up_record("gated", 0, 2.1, steps=200)]
+    records[1]["curve"] = [[0, 0.0, 5.0], [50, 6.0, 2.6], [200, 12.0, 2.1]]
+    records[1]["training_flops"] = 3 * 10**12
+    draw_all(Experiment(tmp_path, plan, records, None, {}), tmp_path / "figures")
+    (losses,) = kept["learning_curves"].axes
+    assert losses.get_xlabel() == "training FLOP (one seed)"
+    drawn = [line.get_xdata().tolist() for line in losses.lines]
+    assert drawn == [[0.5e12, 1e12], [0.75e12, 3e12]]
+
+
 def test_lines_of_one_colour_differ():
     looks = [(_look(i)["color"], str(figures._line(i))) for i in range(16)]
     assert len(set(looks)) == 16
@@ -290,15 +302,17 @@ def test_markdown_and_html_say_the_same(experiment):
 
 
 def test_several_experiments_stand_on_one_page(experiment, tmp_path):
-    other = dataclasses.replace(
-        experiment, out=tmp_path / "equal_parameters", records=experiment.records
-    )
+    changed = [made_up_record("gated", seed, loss) for seed, loss in enumerate((3.0, 4.0, 5.0))]
+    other = dataclasses.replace(experiment, out=tmp_path / "equal_parameters", records=changed)
     page, text = write_report([experiment, other], "All", tmp_path / "both")
     assert page.parent == tmp_path / "both"
     lines = text.read_text().splitlines()
     headings = [line for line in lines if line.startswith("# ")]
     assert headings == ["# All", f"# {name_of(experiment.out)}", "# equal parameters"]
-    assert lines.count("## Differences") == 2
+    assert lines.index("## Side by side") < lines.index(headings[1])
+    assert "| standard | 2.3500 +- 0.0248 |  |" in lines
+    assert "| gated | 2.2133 +- 0.0379 | 4.0000 +- 2.4841 |" in lines
+    assert lines.count("## Loss") == 2
     pictures = re.findall(r"!\[.*\]\((.*)\)", text.read_text())
     assert len(pictures) > 10 and all((text.parent / picture).is_file() for picture in pictures)
 
