@@ -15,6 +15,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
 from qkvflow.experiments.records import Record
 from qkvflow.files import write_bytes
@@ -171,7 +172,9 @@ def draw_efficiency(summary: Summary, directory: Path) -> None:
                 markersize=7,
                 label=arm,
             )
-        axes.set_xscale("log")
+        sizes = [row["params"] for row in summary.values()]
+        axes.set_xscale("log" if max(sizes) > 10 * min(sizes) else "linear")
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.set_xlabel("parameters")
         axes.set_ylabel(f"valid loss, nats a token\n({_of_seeds(summary)})")
         _name_arms(axes)

@@ -192,6 +192,22 @@ def test_arms_with_other_steps_are_drawn_over_operations(tmp_path, kept):
     assert drawn == [[0.5e12, 1e12], [0.75e12, 3e12]]
 
 
+@pytest.mark.parametrize("largest", [1100, 9000, 20_000, 3_000_000])
+def test_sizes_can_be_read_off_however_near_they_are(tmp_path, kept, largest):
+    plan = Plan.of(tiny_fields("x.txt", seeds=1))
+    records = [
+        made_up_record(arm, 0, 2.0, parameters=size)
+        for arm, size in (("standard", largest), ("gated", 1000))
+    ]
+    draw_all(Experiment(tmp_path, plan, records, None, {}), tmp_path / "figures")
+    plane = kept["efficiency_with_error"].axes[0]
+    FigureCanvasAgg(kept["efficiency_with_error"]).draw()
+    low, high = plane.get_xlim()
+    ticks = zip(plane.get_xticks(), plane.get_xticklabels(), strict=True)
+    inside = [label.get_text() for at, label in ticks if low <= at <= high]
+    assert len(inside) >= 2 and len(set(inside)) == len(inside), inside
+
+
 def test_lines_of_one_colour_differ():
     looks = [(_look(i)["color"], str(figures._line(i))) for i in range(16)]
     assert len(set(looks)) == 16
