@@ -78,6 +78,7 @@ def test_the_longer_runs_have_the_learning_rates_that_the_laptop_setting_chose()
 
 
 PLANS = {out.name: read_plan(out.name) for out in EXPERIMENTS if (NAMED / f"{out.name}.yaml").is_file()}
+PLANS["laptop-parameters"] = read_plan("laptop").against("time_indexed_mlp").equal("parameters")
 PLANS["gap"] = read_plan("ablation").over(steps=3000, seeds=[10]).against("shared")
 
 

@@ -2,7 +2,7 @@
 
 from qkvflow.experiments.gates import read_gates
 from qkvflow.experiments.statistics import smallest_p_value
-from tests.ledger import better_gates
+from tests.ledger import better_gates, equal
 from tests.ledger.measured import (
     RESULTS,
     Sentence,
@@ -27,6 +27,7 @@ FOUR = ("standard", "tong_neuralode", "time_indexed_mlp", "time_indexed_ssm")
 
 SENTENCES: list[Sentence] = [
     *better_gates.SENTENCES,
+    *equal.SENTENCES,
     (
         "{:.3f} above `standard` ({:.3f} to {:.3f})",
         lambda: above("laptop", "shared", "standard"),
