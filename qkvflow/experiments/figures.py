@@ -222,6 +222,8 @@ def draw_curves(
         several = any(len(looks) > 1 for looks in curves.values())
         seeds = "lines: means; bands: all seeds" if several else "one seed"
         panels[-1].set_xlabel(f"{'step' if over_steps else 'training FLOP'} ({seeds})")
+        if not over_steps:
+            panels[-1].xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 _Curves = Mapping[int, Mapping[float, float]]

@@ -42,7 +42,8 @@ def side_by_side(experiments: Mapping[str, Results]) -> list[Item]:
     )
     note = (
         "Nats a token on the whole valid split after the last step, mean over seeds and half of "
-        "Student's 95% interval. An arm may have another width or other steps in each: see its arms."
+        "Student's 95% interval. An arm may have another width, or other steps, in each: see its "
+        "row below Arms."
     )
     return [Heading("Side by side"), Rows(("arm", *experiments), rows), Paragraph(note)]
 
