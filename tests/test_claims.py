@@ -17,6 +17,7 @@ from qkvflow.config.strict import from_dict
 from qkvflow.experiments.page import to_markdown
 from qkvflow.experiments.plan import PLANS as NAMED
 from qkvflow.experiments.plan import read_plan
+from qkvflow.experiments.present import page_of_several
 from qkvflow.experiments.report import experiment_page
 from qkvflow.experiments.results import read_experiment
 from qkvflow.experiments.runner import chosen
@@ -45,9 +46,24 @@ def test_the_report_of_an_experiment_is_what_its_records_say(out):
     page = experiment_page(
         report.splitlines()[0].removeprefix("# "),
         experiment,
-        {picture.stem: picture for picture in (out / "figures").glob("*.png")},
+        figures(out),
     )
     assert to_markdown(page, out) == report
+
+
+def figures(out):
+    return {picture.stem: picture for picture in (out / "figures").glob("*.png")}
+
+
+def test_the_page_of_the_three_tables_is_what_their_records_say():
+    """Equal steps, equal parameters, equal training FLOPs."""
+    outs = [RESULTS / name for name in ("laptop", "laptop-parameters", "laptop-flops")]
+    report = RESULTS / "three-tables" / "report.md"
+    title = report.read_text().splitlines()[0].removeprefix("# ")
+    page = page_of_several(
+        title, [read_experiment(out) for out in outs], [figures(out) for out in outs]
+    )
+    assert to_markdown(page, report.parent) == report.read_text()
 
 
 @pytest.mark.parametrize("out", EXPERIMENTS, ids=lambda out: out.name)
@@ -79,6 +95,7 @@ def test_the_longer_runs_have_the_learning_rates_that_the_laptop_setting_chose()
 
 PLANS = {out.name: read_plan(out.name) for out in EXPERIMENTS if (NAMED / f"{out.name}.yaml").is_file()}
 PLANS["laptop-parameters"] = read_plan("laptop").against("time_indexed_mlp").equal("parameters")
+PLANS["laptop-flops"] = read_plan("laptop").equal("flops")
 PLANS["gap"] = read_plan("ablation").over(steps=3000, seeds=[10]).against("shared")
 
 

@@ -1,8 +1,9 @@
 """What docs/research_summary.md says with numbers of arms made equal in size or in operations."""
 
-from tests.ledger.measured import Sentence, above, pair, ratio, swept
+from tests.ledger.measured import Sentence, above, arm, pair, ratio, swept
 
 SIZE = "laptop-parameters"
+WORK = "laptop-flops"
 
 SENTENCES: list[Sentence] = [
     (
@@ -68,5 +69,54 @@ SENTENCES: list[Sentence] = [
     (
         "a model of width 20, with {:.0%} of the operations of `time_indexed_mlp`",
         lambda: [ratio(SIZE, "training_flops", "tong_neuralode", "time_indexed_mlp")],
+    ),
+    (
+        "`standard_narrow` has then {:,} steps, `tong_neuralode` {:,} and `time_indexed_ssm` {:,}",
+        lambda: [
+            arm(WORK, name)["steps"]
+            for name in ("standard_narrow", "tong_neuralode", "time_indexed_ssm")
+        ],
+    ),
+    (
+        "`standard_narrow` ends {:.3f} below `standard` ({:.3f} to {:.3f}; on the test split {:.3f}, "
+        "{:.3f} to {:.3f}), with {:.0%} of its parameters",
+        lambda: [
+            *above(WORK, "standard", "standard_narrow"),
+            *above(WORK, "standard", "standard_narrow", "test"),
+            ratio(WORK, "params", "standard_narrow", "standard"),
+        ],
+    ),
+    (
+        "`time_indexed_ssm` ends {:.3f} below `standard` ({:.3f} to {:.3f}), and {:.3f} above "
+        "`standard_narrow` ({:.3f} to {:.3f}), which is {:.0%} smaller",
+        lambda: [
+            *above(WORK, "standard", "time_indexed_ssm"),
+            *above(WORK, "time_indexed_ssm", "standard_narrow"),
+            1 - ratio(WORK, "params", "standard_narrow", "time_indexed_ssm"),
+        ],
+    ),
+    (
+        "`tong_neuralode` ends {:.3f} below `standard` ({:.3f} to {:.3f}) and {:.3f} above "
+        "`standard_narrow` ({:.3f} to {:.3f})",
+        lambda: [
+            *above(WORK, "standard", "tong_neuralode"),
+            *above(WORK, "tong_neuralode", "standard_narrow"),
+        ],
+    ),
+    (
+        "`shared` ends {:.3f} above `standard_narrow` ({:.3f} to {:.3f}), `time_indexed_mlp` {:.3f} "
+        "({:.3f} to {:.3f})",
+        lambda: [
+            *above(WORK, "shared", "standard_narrow"),
+            *above(WORK, "time_indexed_mlp", "standard_narrow"),
+        ],
+    ),
+    (
+        "given as many operations by more steps, ends [{:.3f} below `standard`](#equal-operations) "
+        "({:.3f} to {:.3f}) and {:.3f} below `time_indexed_ssm` ({:.3f} to {:.3f})",
+        lambda: [
+            *above(WORK, "standard", "standard_narrow"),
+            *above(WORK, "time_indexed_ssm", "standard_narrow"),
+        ],
     ),
 ]

@@ -221,4 +221,15 @@ SENTENCES: list[Sentence] = [
             ),
         ],
     ),
+    (
+        "at equal operations a narrower `standard` ends {:.3f} below it ({:.3f} to {:.3f};",
+        lambda: above("laptop-flops", "time_indexed_ssm", "standard_narrow"),
+    ),
+    (
+        "in the former {:.3f} below it at equal operations and {:.3f} above it at equal parameters",
+        lambda: [
+            above("laptop-flops", "standard", "tong_neuralode")[0],
+            above("laptop-parameters", "tong_neuralode", "standard")[0],
+        ],
+    ),
 ]

@@ -186,7 +186,7 @@ SENTENCES: list[Sentence] = [
     ("cannot go below p = {:.4f}", lambda: [smallest_p_value(5)]),
     ("{:.3f} nats on the same split, Witten-Bell", lambda: [floor("laptop", 5)]),
     (
-        "in such windows 5-grams would be at {:.3f}, and the best model is {:.3f} above that",
+        "in such windows 5-grams would be at {:.3f}, and the best of these models is {:.3f} above that",
         lambda: [
             in_windows(5, 128),
             min(arm("laptop", name)["loss_mean"] for name in ("time_indexed_ssm", "tong_neuralode"))
