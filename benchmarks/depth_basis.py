@@ -17,8 +17,8 @@ import numpy as np
 from rich.progress import track
 
 from qkvflow.config import Gpt2Config, OptimizerConfig, RunConfig
-from qkvflow.experiments.figures import COLOURS, LINES, MARKERS, figure
 from qkvflow.models import StandardLM, depth_spectra, into_basis
+from qkvflow.report.figures import COLOURS, LINES, MARKERS, figure
 from qkvflow.train import evaluate, load_model, train
 from qkvflow.train.resume import open_data
 

@@ -23,10 +23,10 @@ from qkvflow.analysis import circuits_of, eigenvalues, trend
 from qkvflow.analysis.spectra import mean_magnitudes
 from qkvflow.config import RunConfig
 from qkvflow.config.yaml_files import read_yaml
-from qkvflow.experiments.figures import COLOURS, LINES, MARKERS, canvas
-from qkvflow.experiments.statistics import t_interval
 from qkvflow.files import read_json
 from qkvflow.nn.time_embed import layer_times
+from qkvflow.report.figures import COLOURS, LINES, MARKERS, canvas
+from qkvflow.statistics import t_interval
 from qkvflow.train import load_model
 from qkvflow.train.program import Program
 from qkvflow.train.resume import open_data

@@ -14,7 +14,6 @@ import pytest
 
 from qkvflow.cli.compare import Options, make_plan
 from qkvflow.config.strict import from_dict
-from qkvflow.experiments.page import to_markdown
 from qkvflow.experiments.plan import PLANS as NAMED
 from qkvflow.experiments.plan import read_plan
 from qkvflow.experiments.present import page_of_several
@@ -24,6 +23,7 @@ from qkvflow.experiments.runner import chosen
 from qkvflow.files import read_json
 from qkvflow.finetune.page import study_page
 from qkvflow.finetune.study import Study, read_records, summarise
+from qkvflow.report.page import to_markdown
 from tests.ledger import SENTENCES
 from tests.ledger.measured import RESULTS, ROOT
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from qkvflow.files import FileError, building, read_json, remove_abandoned, write_bytes, write_json
-from qkvflow.train.lock import locked, waiting
+from qkvflow.lock import locked, waiting
 
 
 def together(functions):

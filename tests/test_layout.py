@@ -12,12 +12,17 @@ PACKAGE = ROOT / "qkvflow"
 ALTITUDE = [
     "memory",
     "files",
+    "lock",
+    "progress",
+    "provenance",
+    "statistics",
     "config",
     "nn",
     "models",
     "data",
     "train",
     "generate",
+    "report",
     "experiments",
     "analysis",
     "finetune",
@@ -56,7 +61,7 @@ def test_only_the_adaptive_integrator_imports_diffrax():
 
 def test_statistics_need_no_jax():
     code = (
-        "import sys, qkvflow.experiments.statistics;"
+        "import sys, qkvflow.statistics;"
         "print([m for m in ('jax', 'equinox', 'matplotlib') if m in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -14,8 +14,8 @@ from qkvflow.analysis.lyapunov import sequence_exponents
 from qkvflow.analysis.sensitivity import sensitivity_rows
 from qkvflow.analysis.trajectory import lens, path, settled
 from qkvflow.config import ConfigError
-from qkvflow.experiments.statistics import t_interval
 from qkvflow.models import LanguageModel
+from qkvflow.statistics import t_interval
 
 Numbers = dict[str, np.ndarray]
 Look = Callable[[np.ndarray], Numbers]

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from qkvflow.analysis.tokens import shown
-from qkvflow.experiments.figures import COLOURS, both, canvas
+from qkvflow.report.figures import COLOURS, both, canvas
 
 DEPTH = "depth t"
 GREY, DARK, WARM, COOL = "0.6", COLOURS[0], COLOURS[1], COLOURS[2]

@@ -7,7 +7,7 @@ from pathlib import Path
 from qkvflow.analysis.studies import Study
 from qkvflow.analysis.summary import CIRCUITS, change_in_words, main_numbers
 from qkvflow.analysis.tokens import STYLE, lens_table, sensitivity_strip, strip
-from qkvflow.experiments.page import Heading, Item, Paragraph, Picture, Rows, element, frame
+from qkvflow.report.page import Heading, Item, Paragraph, Picture, Rows, element, frame
 
 HEADINGS = {
     "lyapunov": "Lyapunov exponents and sensitivity",

@@ -11,9 +11,9 @@ from qkvflow.analysis.studies import STUDIES, Study, Subject
 from qkvflow.analysis.weight_figures import draw_modulation, draw_spectra
 from qkvflow.config import ConfigError
 from qkvflow.data import Tokenizer
-from qkvflow.experiments.page import Picture
 from qkvflow.files import FileError
 from qkvflow.models import LanguageModel, count_parameters
+from qkvflow.report.page import Picture
 
 DRAW: dict[str, Callable[[Study, Path], list[Picture]]] = {
     "spectra": draw_spectra,

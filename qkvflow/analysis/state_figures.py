@@ -20,8 +20,8 @@ from qkvflow.analysis.figures import (
     token_axis,
 )
 from qkvflow.analysis.studies import Study
-from qkvflow.experiments.figures import both, canvas, figure
-from qkvflow.experiments.page import Picture
+from qkvflow.report.figures import both, canvas, figure
+from qkvflow.report.page import Picture
 
 DECADES = 4.0
 """Powers of ten that the colours of the sensitivity span, at most."""

@@ -29,8 +29,8 @@ from qkvflow.analysis.spectra import (
     trend,
 )
 from qkvflow.analysis.trajectory import lens, path, settled
-from qkvflow.data.progress import progress
 from qkvflow.models import LanguageModel
+from qkvflow.progress import progress
 
 ALL_ROWS = 96
 """Tokens up to which the sensitivity of every position is computed, and not of the chosen one alone."""

@@ -11,8 +11,8 @@ from matplotlib.ticker import MaxNLocator
 from qkvflow.analysis.figures import COOL, DARK, DEPTH, GREY, WARM, WIDTH, band, depth_axis, panels
 from qkvflow.analysis.studies import Study
 from qkvflow.analysis.summary import CIRCUITS
-from qkvflow.experiments.figures import COLOURS, LINES, MARKERS, both, canvas, figure
-from qkvflow.experiments.page import Picture
+from qkvflow.report.figures import COLOURS, LINES, MARKERS, both, canvas, figure
+from qkvflow.report.page import Picture
 
 DEPTH_COLOURS = "viridis"
 SMALLEST = 1e-6

@@ -7,7 +7,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from qkvflow.experiments.figures import COLOURS, MARKERS, STYLE, figure
+from qkvflow.report.figures import COLOURS, MARKERS, STYLE, figure
 
 Record = dict[str, Any]
 RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)

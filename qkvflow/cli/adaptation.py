@@ -19,10 +19,10 @@ from rich.table import Table
 
 from qkvflow.cli.experiment_display import Bars
 from qkvflow.data import default_cache_dir
-from qkvflow.experiments.page import write_both
 from qkvflow.finetune.figures import draw_study
 from qkvflow.finetune.page import study_page, with_half
 from qkvflow.finetune.study import Study, run_study
+from qkvflow.report.page import write_both
 
 
 @dataclass(frozen=True)

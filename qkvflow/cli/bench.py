@@ -16,9 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from qkvflow.bench import costs, figures, growth, lines, show
 from qkvflow.config import ConfigError, nearest
-from qkvflow.experiments.records import machine, versions
 from qkvflow.files import read_json, write_json
 from qkvflow.models import MODELS
+from qkvflow.provenance import machine, versions
 
 ONCE = "once"
 """What is paid once: starting, compiling, memory."""

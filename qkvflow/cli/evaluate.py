@@ -16,8 +16,8 @@ from rich.table import Table
 
 from qkvflow.config import ConfigError
 from qkvflow.data import NGramModel, TokenDataset, default_cache_dir, load_corpus, prepare
-from qkvflow.data.progress import progress
 from qkvflow.models import unroll
+from qkvflow.progress import progress
 from qkvflow.train import evaluate, load_model, read_tokenizer
 from qkvflow.train.evaluation import count_windows
 

@@ -23,10 +23,10 @@ from qkvflow.experiments.records import Record
 from qkvflow.experiments.results import Experiment, read_experiment, write_results
 from qkvflow.experiments.reuse import check_others
 from qkvflow.experiments.runner import Watcher, complete, prepare
-from qkvflow.experiments.statistics import smallest_p_value
 from qkvflow.experiments.summary import megabytes
+from qkvflow.lock import waiting
+from qkvflow.statistics import smallest_p_value
 from qkvflow.train import Sink
-from qkvflow.train.lock import waiting
 
 
 class Bars(Watcher):

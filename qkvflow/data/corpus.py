@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from qkvflow.data.errors import DataError
-from qkvflow.data.progress import progress
 from qkvflow.data.text import read_text
+from qkvflow.progress import progress
 
 SPLITS = ("train", "valid", "test")
 SEPARATOR = "\n\n"

@@ -11,7 +11,7 @@ from qkvflow.data.cache import caching, default_cache_dir
 from qkvflow.data.corpus import SEPARATOR, SPLITS, Corpus
 from qkvflow.data.errors import DataError
 from qkvflow.data.files import directory_corpus
-from qkvflow.data.progress import progress
+from qkvflow.progress import progress
 
 WIKITEXT = "Salesforce/wikitext"
 _HUB_SPLITS = {"train": "train", "valid": "validation", "test": "test"}

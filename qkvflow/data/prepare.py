@@ -17,9 +17,9 @@ from qkvflow.data.dataset import (
     write_sidecar,
 )
 from qkvflow.data.errors import DataError
-from qkvflow.data.progress import progress
 from qkvflow.data.text import pieces
 from qkvflow.data.tokenizer import Tokenizer
+from qkvflow.progress import progress
 
 
 def prepare(

@@ -1,76 +1,22 @@
-"""The figures of an experiment, as a paper would print them: png and pdf, legible in grey.
-
-Every arm has a marker and a line of its own beside its colour, the colours differ in lightness, every
-error bar has its points behind it, and fonts are embedded in the pdf.
-"""
+"""The figures of an experiment, as a paper would print them; error bars show their points."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from io import BytesIO
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from qkvflow.experiments.records import Record
-from qkvflow.files import write_bytes
+from qkvflow.report.figures import appearance, both, canvas, figure, line_style
 
-STYLE: Any = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "0.9",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "pdf.fonttype": 42,
-    "savefig.dpi": 200,
-}
-COLOURS = ("#1b1b1b", "#d55e00", "#0072b2", "#e6a700", "#009e73", "#cc79a7", "#56b4e9", "#8c6d31")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (5, 5)))
 MANY = 8
 """Arms up to which a legend leaves room for what it stands in."""
 Summary = Mapping[str, Mapping[str, Any]]
 _SEED: Any = {"s": 12, "alpha": 0.45, "linewidths": 0}
 """The point of a seed, behind the mean."""
-
-
-@contextmanager
-def canvas(paths: Sequence[Path], width: float, height: float) -> Iterator[Figure]:
-    """A figure to draw on; at the end it is written to every path."""
-    with mpl.rc_context(STYLE):
-        drawn = Figure(figsize=(width, height), layout="constrained")
-        yield drawn
-        for path in paths:
-            content, form = BytesIO(), path.suffix.removeprefix(".")
-            metadata = {"CreationDate": None} if form == "pdf" else {}
-            drawn.savefig(content, format=form, metadata=metadata)
-            write_bytes(path, content.getvalue())
-            drawn.set_layout_engine("none")  # laid out for one file, it is for the others, too
-
-
-@contextmanager
-def figure(paths: Sequence[Path], width: float, height: float) -> Iterator[Axes]:
-    """`canvas` with one pair of axes."""
-    with canvas(paths, width, height) as drawn:
-        yield drawn.subplots()
-
-
-def _look(i: int) -> dict[str, Any]:
-    """One of 56: the numbers of colours and of markers have no divisor in common."""
-    return {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
-
-
-def _line(i: int) -> Any:
-    """A line that differs from the others of the same colour."""
-    return LINES[(i + i // len(COLOURS)) % len(LINES)]
 
 
 def _name_arms(axes: Axes) -> None:
@@ -80,11 +26,6 @@ def _name_arms(axes: Axes) -> None:
         axes.legend(fontsize=8)
     else:
         axes.figure.legend(handles, labels, loc="outside right upper", fontsize=7)
-
-
-def both(directory: Path, name: str) -> list[Path]:
-    """Where a figure of this name goes."""
-    return [directory / f"{name}.png", directory / f"{name}.pdf"]
 
 
 def draw_performance(summary: Summary, directory: Path, floors: Mapping[str, float]) -> None:
@@ -118,7 +59,7 @@ def draw_speed(summary: Summary, directory: Path) -> None:
 def _points(axes: Axes, rows: Summary, values: str, mean: str, half: str) -> None:
     """Rows of points with their mean and interval, the first arm on top."""
     for i, row in enumerate(rows.values()):
-        look = _look(i)
+        look = appearance(i)
         points = row[values]
         spread = np.linspace(-0.12, 0.12, len(points)) if len(points) > 1 else [0.0]
         axes.scatter(points, i + np.asarray(spread), **_SEED, color=look["color"])
@@ -159,7 +100,7 @@ def draw_efficiency(summary: Summary, directory: Path) -> None:
             parameters, losses, where="post", color="0.6", linewidth=1.0, zorder=1, label="frontier"
         )
         for i, (arm, row) in enumerate(summary.items()):
-            look = _look(i)
+            look = appearance(i)
             losses = row["all_losses"]
             axes.scatter([row["params"]] * len(losses), losses, **_SEED, color=look["color"])
             axes.errorbar(
@@ -263,9 +204,9 @@ def _band(axes: Axes, curves: _Curves, i: int, label: str) -> None:
     """The mean over seeds at the looks that all of them have, and a band from the least to the most."""
     steps = sorted(set.intersection(*(set(looks) for looks in curves.values())))
     losses = np.asarray([[looks[step] for step in steps] for looks in curves.values()])
-    look = _look(i)
+    look = appearance(i)
     axes.fill_between(steps, losses.min(0), losses.max(0), color=look["color"], alpha=0.2, linewidth=0)
-    line: Any = {"linestyle": _line(i), "linewidth": 1.3, "markersize": 4}
+    line: Any = {"linestyle": line_style(i), "linewidth": 1.3, "markersize": 4}
     axes.plot(steps, losses.mean(0), label=label, **line, **look)
 
 
@@ -274,7 +215,7 @@ def draw_sweep(tuned: Mapping[str, Mapping[str, Any]], directory: Path) -> None:
     failures: Counter[float] = Counter()
     with figure(both(directory, "sweep"), 6.4, 4.0) as axes:
         for i, (arm, entry) in enumerate(tuned.items()):
-            look = _look(i)
+            look = appearance(i)
             for rate in (rate for rate, loss in entry["sweep"] if loss is None):
                 place = axes.get_xaxis_transform()
                 height = 1.0 + 0.04 * failures[rate]  # above the axes, one over the other
@@ -284,7 +225,7 @@ def draw_sweep(tuned: Mapping[str, Mapping[str, Any]], directory: Path) -> None:
             known = [(rate, loss) for rate, loss in entry["sweep"] if loss is not None]
             if not known:
                 continue
-            axes.plot(*zip(*known), label=arm, linestyle=_line(i), markersize=4, **look)
+            axes.plot(*zip(*known), label=arm, linestyle=line_style(i), markersize=4, **look)
             best = entry["learning_rate"]
             axes.plot(
                 best, dict(known)[best], "o", markersize=11, fillstyle="none", color=look["color"]

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from qkvflow.experiments import figures
-from qkvflow.experiments.page import Heading, Item, write_both
 from qkvflow.experiments.report import experiment_page, side_by_side
 from qkvflow.experiments.results import Experiment, Results
 from qkvflow.files import write_text
+from qkvflow.report.page import Heading, Item, write_both
 
 
 def draw_all(experiment: Experiment, directory: Path) -> dict[str, Path]:

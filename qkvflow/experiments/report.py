@@ -7,12 +7,12 @@ from typing import Any
 
 from qkvflow.experiments.figures import frontier
 from qkvflow.experiments.gates import Gates, gate_use
-from qkvflow.experiments.page import Heading, Item, Paragraph, Picture, Rows
 from qkvflow.experiments.plan import Arm, Plan
 from qkvflow.experiments.records import Record
 from qkvflow.experiments.results import Experiment, Results
-from qkvflow.experiments.statistics import ALPHA, smallest_p_value
 from qkvflow.experiments.summary import megabytes, steps_below
+from qkvflow.report.page import Heading, Item, Paragraph, Picture, Rows
+from qkvflow.statistics import ALPHA, smallest_p_value
 
 
 def experiment_page(title: str, experiment: Experiment, pictures: Mapping[str, Path]) -> list[Item]:

@@ -30,7 +30,7 @@ from qkvflow.experiments.summary import (
     statistics_summary,
 )
 from qkvflow.files import FileError, read_json, write_bytes, write_json, write_text
-from qkvflow.train.lock import waiting
+from qkvflow.lock import waiting
 
 
 @dataclass(frozen=True)

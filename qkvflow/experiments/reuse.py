@@ -12,7 +12,7 @@ from pathlib import Path
 from qkvflow.config import RunConfig
 from qkvflow.experiments.jobs import Job
 from qkvflow.files import FileError, read_json, write_bytes, write_json
-from qkvflow.train.lock import HeldError, locked
+from qkvflow.lock import HeldError, locked
 
 
 def take_over(jobs: Sequence[Job], others: Sequence[Path]) -> None:

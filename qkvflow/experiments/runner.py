@@ -20,12 +20,13 @@ from qkvflow.data import TokenDataset
 from qkvflow.experiments.gates import save_gates
 from qkvflow.experiments.jobs import Job, Tuned, check_runs, run_jobs, sweep_jobs
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.records import Record, costs, failed_record, finished_record, now
+from qkvflow.experiments.records import Record, costs, failed_record, finished_record
 from qkvflow.experiments.results import save_plan
 from qkvflow.experiments.reuse import take_over
 from qkvflow.files import read_json, write_json
+from qkvflow.lock import HeldError, locked, waiting
+from qkvflow.provenance import now
 from qkvflow.train import Sink, evaluate, load_model, train
-from qkvflow.train.lock import HeldError, locked, waiting
 from qkvflow.train.resume import open_data
 
 _HERE = Path(__file__).parents[2]

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from qkvflow.experiments import statistics
+from qkvflow import statistics
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Record
-from qkvflow.experiments.statistics import Interval
+from qkvflow.statistics import Interval
 
 _Pair = tuple[str, str]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from qkvflow.experiments.figures import COLOURS, LINES, MARKERS, figure
+from qkvflow.report.figures import COLOURS, LINES, MARKERS, figure
 
 APART = 0.07
 """Layers between the lines at one depth, so that none hides another's interval."""

@@ -1,17 +1,17 @@
-"""The page of an adaptation experiment, made of the items of `experiments.page`."""
+"""The page of an adaptation experiment, made of the items of `report.page`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qkvflow.experiments.page import (
+from qkvflow.finetune.study import SCRATCH, Study
+from qkvflow.report.page import (
     Heading,
     Item,
     Paragraph,
     Picture,
     Rows,
 )
-from qkvflow.finetune.study import SCRATCH, Study
 
 
 def study_page(study: Study, summary: Mapping[str, Any], pictures: Sequence[Path]) -> list[Item]:

@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
+from qkvflow import statistics
 from qkvflow.config import ConfigError, Gpt2Config, OptimizerConfig, RunConfig, strict
 from qkvflow.config.strict import to_dict, type_problems
-from qkvflow.experiments import statistics
 from qkvflow.experiments.jobs import Job
 from qkvflow.experiments.records import Record
 from qkvflow.experiments.runner import Watcher, carry_out

@@ -17,11 +17,11 @@ import numpy as np
 from qkvflow.config import RunConfig, write_run
 from qkvflow.data import TokenDataset
 from qkvflow.files import FileError, building
+from qkvflow.lock import locked
 from qkvflow.memory import memory_limit
 from qkvflow.models import count_parameters
 from qkvflow.train.checkpoints import Best, CheckpointStore, Progress
 from qkvflow.train.evaluation import Evaluation, evaluate
-from qkvflow.train.lock import locked
 from qkvflow.train.metrics import MetricsFile, Sink, make_trackers, read_metrics
 from qkvflow.train.program import Program
 from qkvflow.train.recorder import Recorder

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from qkvflow.analysis.corpus import Sample, draw_windows, dynamics, over_windows, predictions
-from qkvflow.experiments.statistics import t_interval
+from qkvflow.statistics import t_interval
 from tests.support import random_model, small_config
 
 IDS = np.arange(103, dtype=np.uint16)

@@ -22,7 +22,7 @@ from qkvflow.experiments.jobs import Job
 from qkvflow.experiments.plan import PLANS, Plan
 from qkvflow.experiments.results import read_experiment
 from qkvflow.experiments.summary import significance_tests
-from qkvflow.train.lock import locked
+from qkvflow.lock import locked
 from tests.browser import CHROMIUM, COUNT_PARTS, look_at
 from tests.experiments.support import check_pdf, check_picture, made_up_record, tiny_fields
 from tests.train.support import write_text
@@ -292,7 +292,7 @@ def test_what_was_read_last_is_written_last(plan, tmp_path, monkeypatch):
         waited.append(not (out / "statistics_summary.json").exists())
         held.close()
 
-    monkeypatch.setattr("qkvflow.train.lock.time.sleep", let_go)
+    monkeypatch.setattr("qkvflow.lock.time.sleep", let_go)
     display.run_experiment(small, out, console)
     assert waited == [True]
     assert (out / "statistics_summary.json").exists()

@@ -238,7 +238,7 @@ def test_100_mb_of_text_need_little_memory(tmp_path):
 
 
 def test_no_progress_is_shown_without_a_terminal(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("qkvflow.data.progress.PATIENCE", 0.0)
+    monkeypatch.setattr("qkvflow.progress.PATIENCE", 0.0)
     prepare(CORPUS, ByteTokenizer(), tmp_path)
     assert capfd.readouterr().err == ""
 
@@ -247,7 +247,7 @@ def test_progress_is_shown_on_a_terminal_after_a_while(tmp_path, monkeypatch):
     pty = pytest.importorskip("pty")
     lead, follow = pty.openpty()
     terminal = os.fdopen(follow, "w")
-    monkeypatch.setattr("qkvflow.data.progress.PATIENCE", 0.0)
+    monkeypatch.setattr("qkvflow.progress.PATIENCE", 0.0)
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     prepare(CORPUS, ByteTokenizer(), tmp_path)

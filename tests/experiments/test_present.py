@@ -15,11 +15,13 @@ from matplotlib.figure import Figure
 from safetensors.numpy import save_file
 
 from qkvflow.experiments import figures
-from qkvflow.experiments.figures import _look, draw_gates, frontier
+from qkvflow.experiments.figures import draw_gates, frontier
 from qkvflow.experiments.gates import gate_use
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.present import draw_all, name_of, write_report, write_table
 from qkvflow.experiments.results import Experiment
+from qkvflow.report import figures as drawing
+from qkvflow.report.figures import appearance, line_style
 from tests.browser import COUNT_PARTS, look_at, needs_chromium
 from tests.experiments.support import check_pdf, check_picture, made_up_record, tiny_fields
 
@@ -81,7 +83,8 @@ def kept(monkeypatch):
             yield drawn
         figures_of[paths[0].stem] = drawn
 
-    monkeypatch.setattr(figures, "canvas", keeping)
+    for module in (figures, drawing):
+        monkeypatch.setattr(module, "canvas", keeping)
     return figures_of
 
 
@@ -209,7 +212,7 @@ def test_sizes_can_be_read_off_however_near_they_are(tmp_path, kept, largest):
 
 
 def test_lines_of_one_colour_differ():
-    looks = [(_look(i)["color"], str(figures._line(i))) for i in range(16)]
+    looks = [(appearance(i)["color"], str(line_style(i))) for i in range(16)]
     assert len(set(looks)) == 16
 
 
@@ -253,7 +256,7 @@ def test_the_frontier_is_what_nobody_beats_in_both():
 
 def test_arms_are_told_apart_in_grey():
     """By their markers, and mostly by how dark their colours are."""
-    looks = [_look(i) for i in range(8)]
+    looks = [appearance(i) for i in range(8)]
     assert len({look["marker"] for look in looks[:7]}) == 7
     assert len({(look["marker"], look["color"]) for look in looks}) == 8
     grey = sorted(rgb_to_grey(to_rgb(look["color"])) for look in looks[:6])

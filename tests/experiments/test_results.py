@@ -10,10 +10,11 @@ from qkvflow.config import ConfigError, RunConfig
 from qkvflow.config.yaml_files import read_yaml
 from qkvflow.experiments.gates import read_gates
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.records import finished_record, now
+from qkvflow.experiments.records import finished_record
 from qkvflow.experiments.results import read_experiment, save_plan
 from qkvflow.experiments.runner import complete, prepare
 from qkvflow.files import FileError
+from qkvflow.provenance import now
 from qkvflow.train import Evaluation, TrainingError
 from tests.experiments.support import run_all, tiny_fields
 

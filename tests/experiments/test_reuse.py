@@ -13,7 +13,7 @@ from qkvflow.experiments.results import read_experiment, save_plan
 from qkvflow.experiments.reuse import check_others, take_over
 from qkvflow.experiments.runner import Watcher, complete
 from qkvflow.files import FileError, read_json, write_json
-from qkvflow.train.lock import locked
+from qkvflow.lock import locked
 from tests.experiments.support import tiny_fields
 
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from qkvflow.experiments import statistics
+from qkvflow import statistics
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.summary import (
     failures,

@@ -6,12 +6,12 @@ import shutil
 import pytest
 
 from qkvflow.config import ConfigError, Gpt2Config
-from qkvflow.experiments.page import write_both
 from qkvflow.experiments.runner import Watcher
 from qkvflow.files import FileError
 from qkvflow.finetune.figures import draw_study
 from qkvflow.finetune.page import study_page
 from qkvflow.finetune.study import Cell, Study, run_study, summarise
+from qkvflow.report.page import write_both
 from tests.browser import COUNT_PARTS, look_at, needs_chromium
 from tests.experiments.support import made_up_record
 from tests.train.support import write_text

@@ -1,7 +1,7 @@
 """What the documents say with numbers: every such sentence, and where its numbers are from."""
 
-from qkvflow.experiments.statistics import smallest_p_value
 from qkvflow.models import MODELS
+from qkvflow.statistics import smallest_p_value
 from tests.ledger import reproduction, research_summary
 from tests.ledger.measured import (
     Sentence,

@@ -13,14 +13,14 @@ from scipy import stats
 from qkvflow.config import Gpt2Config, RunConfig
 from qkvflow.experiments.gates import GateUse, gate_use, read_gates
 from qkvflow.experiments.results import read_experiment
-from qkvflow.experiments.statistics import (
+from qkvflow.files import read_json
+from qkvflow.models import build_model, count_parameters
+from qkvflow.statistics import (
     holm,
     pooled_t_test,
     summarise,
     welch_test,
 )
-from qkvflow.files import read_json
-from qkvflow.models import build_model, count_parameters
 from qkvflow.train.optimizer import make_schedule
 from tests.experiments.support import FIRST_VERSION
 

@@ -1,7 +1,7 @@
 """What docs/research_summary.md says with numbers."""
 
 from qkvflow.experiments.gates import read_gates
-from qkvflow.experiments.statistics import smallest_p_value
+from qkvflow.statistics import smallest_p_value
 from tests.ledger import better_gates, equal
 from tests.ledger.measured import (
     RESULTS,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from qkvflow.experiments.statistics import (
+from qkvflow.statistics import (
     Interval,
     bca_interval,
     cohens_d,

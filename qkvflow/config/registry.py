@@ -1,0 +1,71 @@
+"""Registries: the variants of one kind by name, those of the package and those of a user's files."""
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Generic, TypeVar
+
+from qkvflow.config.strict import ConfigError, nearest
+
+_Entry = TypeVar("_Entry")
+
+
+class Registry(Mapping[str, _Entry], Generic[_Entry]):
+    """Variants of one kind by name, in the order in which they came.
+
+    A variant is one file: it puts itself here when it is imported. Those of the package are imported
+    from `home` when the first one is asked for, so that reading a name costs nothing.
+
+    Example:
+        >>> shapes = Registry[type]("shape")
+        >>> @shapes.register("circle")
+        ... class Circle: ...
+        >>> list(shapes)
+        ['circle']
+    """
+
+    def __init__(self, kind: str, home: str | None = None):
+        self.kind = kind
+        """What a variant is called in sentences, such as "weight family"."""
+        self._home = home
+        self._entries: dict[str, _Entry] = {}
+
+    def register(self, name: str) -> Callable[[_Entry], _Entry]:
+        """Put a variant under a name; a decorator.
+
+        Raises:
+            ConfigError: the name is taken.
+        """
+
+        def put(entry: _Entry) -> _Entry:
+            self._load()
+            if name in self._entries:
+                problem = f"there is a {self.kind} {name!r} already; choose another name."
+                raise ConfigError(f"The {self.kind} cannot be registered:", [problem])
+            self._entries[name] = entry
+            return entry
+
+        return put
+
+    def _load(self) -> None:
+        home, self._home = self._home, None
+        if home is not None:
+            importlib.import_module(home)
+
+    def __getitem__(self, name: str) -> _Entry:
+        self._load()
+        if name not in self._entries:
+            problem = f"there is no {self.kind} {name!r}. {nearest(str(name), self._entries)}"
+            raise ConfigError(f"The {self.kind} is not known:", [problem])
+        return self._entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        self._load()
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        self._load()
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        self._load()
+        return len(self._entries)

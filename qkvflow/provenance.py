@@ -1,0 +1,57 @@
+"""Where a number comes from: the code, the versions, the machine and the time."""
+
+import datetime
+import hashlib
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("qkvflow", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy")
+_FOLDERS = ("config", "nn", "models", "data", "train")
+"""What decides the numbers of a run."""
+
+
+def _digest_of_code() -> str:
+    package = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in _FOLDERS for path in (package / folder).rglob("*.py")):
+        digest.update(f"{path.relative_to(package).as_posix()}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+CODE = _digest_of_code()
+"""The code that this process runs; files may change before it ends."""
+
+
+def now() -> str:
+    """The time, to the second, in UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def machine() -> dict[str, Any]:
+    """What the run ran on."""
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        rows = (line.split(":", 1) for line in info.read_text().splitlines() if ":" in line)
+        facts = {name.strip(): value.strip() for name, value in rows}
+        kind = ", ".join(f"{of} {facts[of]}" for of in ("cpu family", "model") if of in facts)
+        model = ", ".join(filter(None, (facts.get("model name", model), kind)))
+    return {"processor": model, "cores": _cores(), "system": platform.system()}
+
+
+def _cores() -> int | None:
+    """How many cores this process may use, which is fewer than there are where it is pinned."""
+    can_be_pinned = hasattr(os, "sched_getaffinity")  # not on macOS
+    return len(os.sched_getaffinity(0)) if can_be_pinned else os.cpu_count()
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of all that has a part in the result."""
+    return (
+        {"python": platform.python_version()}
+        | {name: importlib.metadata.version(name) for name in _PACKAGES}
+        | {"code": CODE}
+    )

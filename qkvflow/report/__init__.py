@@ -1,0 +1,1 @@
+"""What everyone draws on: pages, tables, figures."""
