@@ -141,8 +141,8 @@ def read_sealed(path: Path, kind: str, form: int) -> dict[str, Any]:
     found = content.get("format")
     if isinstance(found, int) and found > form:
         raise FileError(f"{path} has format {found}, expected {form}: a newer qkvflow wrote it.")
-    if found != form:
-        raise FileError(f"{path} has format {found!r}, expected {form}.")
+    if not isinstance(found, int) or found < 1:
+        raise FileError(f"{path} has format {found!r}, expected 1 to {form}.")
     if content.pop("sha256", None) != _seal(content):
         raise FileError(f"{path} was changed after it was written: its sha256 differs.")
     return dict(content)

@@ -42,7 +42,7 @@ def generate(
         (Axis(name='batch', size=1), Axis(name='position', size=8))
     """
     check_ids(prompt_ids, model.config, "prompt_ids")
-    model.steps()  # refuses an integrator without a grid
+    model.plan()  # refuses an integrator without a grid
     _check_choices(model, prompt_ids, max_new_tokens, key, temperature, top_k, top_p)
     ids = prompt_ids.rearrange((..., "position"))
     rows = ids.array.reshape(-1, ids.array.shape[-1]).astype(jnp.int32)

@@ -15,8 +15,10 @@ from jax import Array, lax
 
 from qkvflow.models import LanguageModel
 from qkvflow.models.checks import check_ids, checked_time
-from qkvflow.nn.dynamic import Block, Tableau, pass_layer, without_layer_axis
-from qkvflow.nn.time_embed import Time, layer_times
+from qkvflow.nn.context import Context
+from qkvflow.nn.depth import Tableau
+from qkvflow.nn.dynamic import Block, pass_layer, without_layer_axis
+from qkvflow.nn.time_embed import Time
 from qkvflow.nn.weights import resolve
 
 Layer = tuple[list[Block], Array]
@@ -34,7 +36,7 @@ class Flow(eqx.Module):
         """x after a layer, which is a slice of `layers` along their leading axis."""
         blocks, size = layer
         named = hax.named(x[None], ("batch", "position", "embed"))
-        after, _ = pass_layer(without_layer_axis(blocks), named, self.tableau, size)
+        after, _ = pass_layer(without_layer_axis(blocks), named, self.tableau, size, Context())
         return after.array[0]
 
 
@@ -44,11 +46,9 @@ def flow_of(model: LanguageModel, t: Time | None = None) -> Flow:
     Raises:
         ConfigError: the integrator is adaptive and has no grid.
     """
-    tableau = model.tableau
-    steps = model.steps(checked_time(t, model.config))
-    stages = range(len(tableau.c))
-    blocks = [_stacked(model.transformer.blocks, steps.times[:, j]) for j in stages]
-    return Flow((blocks, jnp.asarray(steps.sizes)), tableau)
+    plan = model.plan(checked_time(t, model.config))
+    blocks = [_stacked(model.transformer.blocks, plan.times[:, j]) for j in range(plan.stages)]
+    return Flow((blocks, jnp.asarray(plan.sizes)), plan.tableau)
 
 
 _stacked = eqx.filter_jit(resolve)
@@ -56,8 +56,8 @@ _stacked = eqx.filter_jit(resolve)
 
 def depths(model: LanguageModel, t: Time | None = None) -> np.ndarray:
     """Where the states of a forward pass lie: 0 and the end of every layer."""
-    grid = layer_times(model.config.num_layers) if t is None or np.ndim(t) == 0 else np.asarray(t)
-    return np.concatenate([[0.0], grid.astype(np.float64)])
+    ends = np.asarray(model.plan(checked_time(t, model.config)).ends, np.float64)
+    return np.concatenate([[0.0], ends])
 
 
 def start(model: LanguageModel, ids: np.ndarray) -> Array:

@@ -10,11 +10,10 @@
 import numpy as np
 
 from qkvflow.config import ConfigError
-from qkvflow.experiments.gates import gates_of
 from qkvflow.models import LanguageModel
 from qkvflow.models.paths import nodes_of
 from qkvflow.nn.dynamic import map_name
-from qkvflow.nn.weights import Generated, LowRank
+from qkvflow.nn.weights import Weight
 
 
 def modulators(model: LanguageModel, times: np.ndarray) -> dict[str, np.ndarray]:
@@ -24,10 +23,11 @@ def modulators(model: LanguageModel, times: np.ndarray) -> dict[str, np.ndarray]
         ConfigError: nothing modulates the weights of this model.
     """
     times = np.asarray(times, np.float32)
-    found = gates_of(model, times)
-    for kind in (LowRank, Generated):
-        for path, curve in nodes_of(model.transformer.blocks, kind):
-            found[map_name(path)] = np.asarray(curve.network.at(times))
+    found = {
+        map_name(path) + name: np.asarray(values)
+        for path, curve in nodes_of(model.transformer.blocks, Weight)
+        for name, values in curve.modulators(times).items()
+    }
     if not found:
         raise ConfigError(
             "There is no modulation to look at:",

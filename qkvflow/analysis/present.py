@@ -28,8 +28,8 @@ def obstacle(kind: str, subject: Subject) -> ConfigError | None:
     checks: dict[str, Callable[[], object]] = {
         "spectra": lambda: check_circuits(subject.model, subject.circuits),
         "modulation": lambda: modulators(subject.model, subject.times[:1]),
-        "lyapunov": lambda: subject.model.tableau,
-        "trajectory": lambda: subject.model.tableau,
+        "lyapunov": subject.model.plan,
+        "trajectory": subject.model.plan,
     }
     try:
         checks[kind]()
@@ -43,7 +43,8 @@ def describe(model: LanguageModel) -> str:
     config = model.config
     name = model.preset.name if model.preset else "a model without a name"
     return (
-        f"{name}: {config.weights} weights, {' and '.join(config.parts or ())} ({config.order}), "
+        f"{name}: {config.weights} weights, "
+        f"{' and '.join(map(str, config.parts or ()))} ({config.order}), "
         f"{config.integrator} steps; {config.num_layers} layers, width {config.hidden_dim}, "
         f"{config.num_heads} heads, {count_parameters(model).total:,} parameters."
     )

@@ -199,7 +199,7 @@ def study_modulation(subject: Subject) -> Study:
     ranks = depth_ranks(subject.model, subject.times)
     numbers = {
         "times": subject.times,
-        "weights": subject.model.config.weights,
+        "weights": str(subject.model.config.weights),
         "spread": {name: spread(values) for name, values in found.items()},
         "weight_spread": {name: rank.spread for name, rank in ranks.items()},
     }

@@ -55,7 +55,6 @@ def make_plan(options: Options) -> Plan:
     architecture: dict[str, Any] = {
         "hidden_dim": options.hidden_dim,
         "num_layers": options.num_layers,
-        "ssm_head_size": math.gcd(64, 2 * options.hidden_dim),
     }
     base: dict[str, Any] = {
         "data": options.data,

@@ -1,30 +1,121 @@
 """Runs as earlier versions wrote them: plain tables, brought to the layout of today.
 
-A record, a checkpoint and a plan say by which version of this layout they were written; what says
-nothing is of version 1. Tables stay tables here: a switch that is no longer there can still be read.
+Version 1 had the settings of one family, of the state-space part, of adapters and of the adaptive
+integrator as flat fields of the architecture (`gate`, `ssm_state_size`). Since version 2 each of them
+is in the table of what it belongs to: `weights: {family: gated, gate: both}`.
+
+Records and checkpoints say by which version they were written; what says nothing is of version 1.
+Tables stay tables here: a switch that is no longer there can still be read, and is refused when it is
+to run.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-VERSION = 1
+VERSION = 2
 """Of the layout that `RunConfig.to_dict` writes."""
-_CAME_LATER: dict[str, Any] = {"final_tokens": None, "start": None}
-_CAME_LATER_TO_ARCHITECTURE: dict[str, Any] = {
-    "time_frequency": 1000.0,
-    "gate_shift": False,
-    "adapter": None,
-    "adapter_rank": 8,
-    "adapter_alpha": 16.0,
-    "adapter_maps": ["*.*"],
-}
+_CAME_LATER: dict[str, Any] = {"final_tokens": None, "start": None, "plugins": []}
+_CAME_LATER_TO_ARCHITECTURE: dict[str, Any] = {"time_frequency": 1000.0, "adapter": None}
 """Fields that the first runs do not have, with what these runs did."""
+_GATED = {"time_indexed_mlp", "time_indexed_ssm", "hybrid"}
+"""Models whose weights are gated where nothing else is said; they were all that had settings."""
+_MOVED: dict[str, dict[str, tuple[str, Any]]] = {
+    "gated": {
+        "gate": ("gate", "output"),
+        "gate_start": ("start", "identity"),
+        "gate_shift": ("shift", False),
+        "gated_parts": ("parts", None),
+    },
+    "low_rank": {"low_rank": ("rank", 8)},
+    "ssm": {
+        "ssm_state_size": ("state_size", 64),
+        "ssm_expand": ("expand", 2),
+        "ssm_head_size": ("head_size", 64),
+        "ssm_conv_width": ("conv_width", 4),
+        "ssm_chunk_size": ("chunk_size", 128),
+        "ssm_delta_min": ("delta_min", 1e-3),
+        "ssm_delta_max": ("delta_max", 1e-1),
+    },
+    "adapter": {
+        "adapter_rank": ("rank", 8),
+        "adapter_alpha": ("alpha", 16.0),
+        "adapter_maps": ("maps", ["*.*"]),
+    },
+    "adaptive": {
+        "adaptive_rtol": ("rtol", 1e-3),
+        "adaptive_atol": ("atol", 1e-4),
+        "adaptive_max_steps": ("max_steps", 256),
+    },
+}
+"""By what the fields of version 1 belong to: their names now, and what they were by default."""
+_GONE = ("shift", "parts")
+"""Settings that are no longer there; they are left out where they were at their default."""
 
 
 def current_run(fields: Mapping[str, Any], version: int) -> dict[str, Any]:
-    """A whole run, as a version wrote it, in the layout of today."""
+    """A whole run, as a version wrote it, in the layout of today, every field of its time filled in."""
+    if version >= VERSION:
+        return dict(fields)
+    run = _CAME_LATER | dict(fields)
+    run["architecture"] = _CAME_LATER_TO_ARCHITECTURE | dict(run["architecture"])
+    return moved_run(run)
+
+
+def moved_run(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A run, or some fields of one, with those of version 1 where they are now."""
     run = dict(fields)
-    if version == 1:
-        run = _CAME_LATER | run
-        run["architecture"] = _CAME_LATER_TO_ARCHITECTURE | dict(run["architecture"])
+    if isinstance(run.get("architecture"), Mapping):
+        run["architecture"] = moved_architecture(run["architecture"], run.get("model"))
     return run
+
+
+def moved_architecture(fields: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
+    """The fields of an architecture, those of version 1 where they are now.
+
+    Args:
+        model: name of the model, which says what an architecture leaves open.
+    """
+    table = dict(fields)
+    settings = {owner: _taken(table, moved) for owner, moved in _MOVED.items()}
+    if not any(settings.values()):
+        return table
+    family = table.get("weights") or ("gated" if model in _GATED else None)
+    if family in ("gated", "low_rank"):
+        table = _put(table, "weights", "family", family, settings)
+    if table.get("integrator") == "adaptive":
+        table = _put(table, "integrator", "method", "adaptive", settings)
+    if table.get("adapter") is not None:
+        method = table["adapter"]
+        table = _put(table, "adapter", "method", method, {method: settings["adapter"]})
+    return _with_state_space(table, model, settings["ssm"])
+
+
+def _taken(table: dict[str, Any], moved: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
+    """The settings of an owner under the names of today, taken out of the table."""
+    found = {new: (table.pop(old), default) for old, (new, default) in moved.items() if old in table}
+    return {
+        name: value for name, (value, default) in found.items() if name not in _GONE or value != default
+    }
+
+
+def _put(
+    table: dict[str, Any], field: str, word: str, name: str, settings: Mapping[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """A table of a name and its settings; where all are at their defaults and it is open, nothing."""
+    own = settings.get(name, {})
+    is_open = table.get(field) is None and _are_defaults(name, own)
+    return table if is_open else {**table, field: {word: name, **own} if own else name}
+
+
+def _are_defaults(owner: str, settings: Mapping[str, Any]) -> bool:
+    defaults = dict(_MOVED[owner].values())
+    return all(defaults[name] == value for name, value in settings.items())
+
+
+def _with_state_space(table: dict[str, Any], model: Any, own: dict[str, Any]) -> dict[str, Any]:
+    parts = table.get("parts")
+    if parts is None and model == "time_indexed_ssm" and not _are_defaults("ssm", own):
+        parts = ["attention", "ssm"]
+    if parts is None:
+        return table
+    return {**table, "parts": [{"part": p, **own} if p == "ssm" and own else p for p in parts]}

@@ -1,18 +1,26 @@
 """The configuration of a language model: its shape, its weights over depth, its integrator."""
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from qkvflow.config.strict import ConfigError, from_dict, strict, to_dict, type_problems
+from qkvflow.config.variants import (
+    ADAPTERS,
+    FAMILIES,
+    INTEGRATORS,
+    PARTS,
+    Adapter,
+    Family,
+    Integrator,
+    Part,
+    Variants,
+    not_positive,
+)
 
 if TYPE_CHECKING:
     from haliax import Axis
 
-Weights = Literal["per_layer", "shared", "generated", "gated", "low_rank"]
-Part = Literal["attention", "mlp", "ssm"]
 Order = Literal["sequential", "parallel"]
-Integrator = Literal["residual", "euler", "heun", "rk4", "adaptive"]
 
 
 def _axis(name: str, size: int) -> "Axis":
@@ -69,75 +77,31 @@ class Gpt2Config:
     rotary_base: float = 10000.0
     """Pair k of D channels turns by position * rotary_base^(-2 k / D)."""
 
-    weights: Weights | None = None
-    """How weights depend on depth. None: as the named model has it."""
+    weights: Family | None = None
+    """How weights depend on depth: per_layer, shared, generated, gated, low_rank, or a table with
+    settings such as {family: gated, gate: both}. None: as the named model has it."""
     parts: tuple[Part, ...] | None = None
-    """What a layer is made of. None: as the named model has it."""
+    """What a layer is made of: some of attention, mlp, ssm, or tables with settings such as
+    {part: ssm, state_size: 16}. None: as the named model has it."""
     order: Order | None = None
     """sequential: each part sees what the one before added. parallel: all see the layer's input."""
     integrator: Integrator | None = None
-    """How the layers are added up. None: as the named model has it."""
+    """How the layers are added up: residual, euler, heun, rk4, adaptive, or a table with settings such
+    as {method: adaptive, rtol: 1e-4}. None: as the named model has it."""
+    adapter: Adapter | None = None
+    """What is put around linear maps and trained in their stead: lora, depth_lora, or a table with
+    settings such as {method: lora, rank: 4}; see `qkvflow.finetune`."""
 
     time_embedding: Literal["sinusoidal", "learned_fourier", "layer_vector"] = "sinusoidal"
     """What the time networks see of the layer index t."""
-    layer_time: Literal["true", "zero", "half", "shuffled", "random"] = "true"
-    """The time that time networks are told of each layer; all but true are controls.
-
-    zero, half: the same in every layer. shuffled: that of another layer. random: drawn for each layer.
-    """
+    layer_time: Literal["true", "half"] = "true"
+    """The time that time networks are told of each layer: its own, or one half for all (a control)."""
     time_embed_dim: int = 64
     """Hidden width of the time networks; also the number T of basis matrices of `generated`."""
     sinusoidal_dim: int = 32
     """Number of frequencies of the time embedding."""
     time_frequency: float = 1000.0
-    """Largest of them, if sinusoidal; the smaller, the slower weights change over depth."""
-    gate: Literal["input", "output", "both", "element"] = "output"
-    """What one gate of `gated` scales: rows, columns, rows and columns, or single weights."""
-    gate_start: Literal["identity", "sigmoid", "random", "linear"] = "identity"
-    """identity: gates are 2 sigmoid(g) and start at 1. sigmoid: sigmoid(g), starting at 1/2.
-
-    random: 2 sigmoid(g), starting around 1, each layer with others. linear: 1 + g, starting at 1.
-    """
-    gate_shift: bool = False
-    """Whether biases of `gated` depend on depth, too: b + s(t), with a network s that starts at 0."""
-    gated_parts: tuple[Part, ...] | None = None
-    """Parts of a layer of `gated` whose weights have gates; the others are shared. None: all."""
-    low_rank: int = 8
-    """Rank of the depth-dependent part of `low_rank`."""
-
-    adapter: Literal["lora", "depth_lora"] | None = None
-    """What is added to linear maps and trained in their stead; see `qkvflow.finetune`.
-
-    lora: a pair of factors for every layer. depth_lora: one pair, scaled by a function of depth.
-    """
-    adapter_rank: int = 8
-    """Rank of the adapters."""
-    adapter_alpha: float = 16.0
-    """The product of the factors of `lora` counts adapter_alpha / adapter_rank times."""
-    adapter_maps: tuple[str, ...] = ("*.*",)
-    """Linear maps with an adapter: attention.qkv, mlp.*, lm_head. *.* stands for all of a layer."""
-
-    ssm_state_size: int = 64
-    """Size N of the state of each state-space channel."""
-    ssm_expand: int = 2
-    """Inner width of the state-space block over hidden_dim."""
-    ssm_head_size: int = 64
-    """Channels that share one decay rate and one step size delta."""
-    ssm_conv_width: int = 4
-    """Width of the short causal convolution."""
-    ssm_chunk_size: int = 128
-    """Positions that the chunked scan handles in one matrix product."""
-    ssm_delta_min: float = 1e-3
-    """Smallest step size delta at the start."""
-    ssm_delta_max: float = 1e-1
-    """Largest step size delta at the start."""
-
-    adaptive_rtol: float = 1e-3
-    """Relative tolerance of the adaptive integrator."""
-    adaptive_atol: float = 1e-4
-    """Absolute tolerance of the adaptive integrator."""
-    adaptive_max_steps: int = 256
-    """The adaptive integrator gives up after this many steps."""
+    """Largest frequency of a sinusoidal time embedding; the smaller, the slower weights change."""
 
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of activations and matrix products. Parameters and time stay float32."""
@@ -148,9 +112,25 @@ class Gpt2Config:
     """
 
     def __post_init__(self) -> None:
-        problems = type_problems(self) or _shape_problems(self)
+        problems = self._read_variants()
+        problems = problems or type_problems(self) or _shape_problems(self)
         if problems:
             raise ConfigError("This configuration cannot be used:", problems)
+
+    def _read_variants(self) -> list[str]:
+        """Put what names and tables of variants stand for in their place."""
+        problems = []
+        for name, variants in _VARIANTS.items():
+            value = getattr(self, name)
+            if value is None:
+                continue
+            try:
+                several = name == "parts" and isinstance(value, tuple)
+                read = tuple(map(variants.read, value)) if several else variants.read(value)
+                object.__setattr__(self, name, read)
+            except ConfigError as error:
+                problems += [f"{name}: {problem}" for problem in error.problems]
+        return problems
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "Gpt2Config":
@@ -175,6 +155,12 @@ class Gpt2Config:
     def norm(self) -> Literal["layer", "rms"]:
         """The kind of norm."""
         return "rms" if self.flavour == "llama" else "layer"
+
+    @property
+    def knots(self) -> tuple[float, ...]:
+        """Where a table of weights over depth has entries, in a config that names an integrator."""
+        assert self.integrator is not None
+        return tuple(map(float, self.integrator.table_times(self.num_layers)))
 
     @property
     def Embed(self) -> "Axis":
@@ -221,17 +207,13 @@ class Gpt2Config:
         """Layers of the default grid."""
         return _axis("layers", self.num_layers)
 
-    @property
-    def SsmHeads(self) -> "Axis":
-        """Heads of the state-space block."""
-        return _axis("ssm_heads", self.hidden_dim * self.ssm_expand // self.ssm_head_size)
 
-    @property
-    def State(self) -> "Axis":
-        """State of one state-space channel."""
-        return _axis("state", self.ssm_state_size)
-
-
+_VARIANTS: dict[str, Variants] = {
+    "weights": FAMILIES,
+    "parts": PARTS,
+    "integrator": INTEGRATORS,
+    "adapter": ADAPTERS,
+}
 _POSITIVE = (
     "num_layers",
     "hidden_dim",
@@ -244,36 +226,22 @@ _POSITIVE = (
     "time_embed_dim",
     "sinusoidal_dim",
     "time_frequency",
-    "low_rank",
-    "adapter_rank",
-    "adapter_alpha",
-    "ssm_state_size",
-    "ssm_expand",
-    "ssm_head_size",
-    "ssm_conv_width",
-    "ssm_chunk_size",
-    "ssm_delta_min",
-    "adaptive_rtol",
-    "adaptive_atol",
-    "adaptive_max_steps",
 )
 _PROBABILITIES = ("attn_pdrop", "resid_pdrop", "embd_pdrop")
 
 
 def _shape_problems(config: Gpt2Config) -> list[str]:
     """One sentence for every value out of range and every relation that does not hold."""
-    out_of_range = [name for name in _POSITIVE if not 0 < getattr(config, name) < math.inf]
-    problems = [
-        f"{name} is {getattr(config, name)}; expected a number above 0." for name in out_of_range
-    ]
+    out_of_range = {name for name in _POSITIVE if not_positive(config, name)}
+    problems = not_positive(config, *_POSITIVE)
     problems += [
         f"{name} is {getattr(config, name)}; expected a probability, at least 0 and below 1."
         for name in _PROBABILITIES
         if not 0 <= getattr(config, name) < 1
     ]
-    if not {"hidden_dim", "num_heads"} & set(out_of_range):
+    if not {"hidden_dim", "num_heads"} & out_of_range:
         problems += _head_problems(config)
-    if not {"hidden_dim", "mlp_ratio", "ssm_expand", "ssm_head_size"} & set(out_of_range):
+    if not {"hidden_dim", "mlp_ratio"} & out_of_range:
         problems += _part_problems(config)
     return problems
 
@@ -304,24 +272,7 @@ def _part_problems(config: Gpt2Config) -> list[str]:
     problems = []
     if int(config.hidden_dim * config.mlp_ratio) < 1:
         problems.append(f"mlp_ratio {config.mlp_ratio} leaves the MLP no hidden unit.")
-    if config.ssm_delta_max < config.ssm_delta_min:
-        problems.append(
-            f"ssm_delta_max {config.ssm_delta_max} is below ssm_delta_min {config.ssm_delta_min}."
-        )
-    if parts is not None and (not parts or len(set(parts)) < len(parts)):
-        problems.append(f"parts is {parts}; expected at least one part and none twice.")
-    missing = sorted(set(config.gated_parts or ()) - set(parts or config.gated_parts or ()))
-    if missing or config.gated_parts == ():
-        gated = ", ".join(config.gated_parts or ()) or "empty"
-        problems.append(f"gated_parts is {gated}; expected some of the layer's parts.")
-    if config.gate_shift and not config.bias:
-        problems.append("gate_shift is set where there are no biases; set use_bias, too.")
-    if config.adapter is not None and not config.adapter_maps:
-        problems.append("adapter_maps is empty; expected at least one name of a linear map.")
-    inner = config.hidden_dim * config.ssm_expand
-    if parts is not None and "ssm" in parts and inner % config.ssm_head_size:
-        problems.append(
-            f"the state-space block is hidden_dim * ssm_expand = {inner} wide, which is not "
-            f"divisible by ssm_head_size {config.ssm_head_size}; choose another ssm_head_size."
-        )
-    return problems
+    if parts is not None and (not parts or len({part.name for part in parts}) < len(parts)):
+        names = ", ".join(part.name for part in parts) or "empty"
+        problems.append(f"parts is {names}; expected at least one part and none twice.")
+    return problems + [problem for part in parts or () for problem in part.misfits(config)]

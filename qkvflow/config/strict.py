@@ -98,13 +98,18 @@ def _nested(kind: Any, value: Any) -> type | None:
 
 def to_dict(config: Any) -> dict[str, Any]:
     """All fields of a config as plain JSON values."""
+    return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
 
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: plain(item) for name, item in value.items()}
-        return [plain(item) for item in value] if isinstance(value, tuple) else value
 
-    return plain(dataclasses.asdict(config))
+def _plain(value: Any) -> Any:
+    """A value as JSON has it; a variant says itself how it is written."""
+    if hasattr(value, "to_table"):
+        return _plain(value.to_table())
+    if dataclasses.is_dataclass(value):
+        return to_dict(value)
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def type_problems(config: Any) -> list[str]:

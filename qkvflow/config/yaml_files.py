@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from qkvflow.config.history import moved_run
 from qkvflow.config.run_config import RunConfig
 from qkvflow.config.strict import ConfigError
 
@@ -61,7 +62,7 @@ def read_run(path: Path) -> RunConfig:
     """
     content = read_yaml(path)
     try:
-        return RunConfig.from_dict(content)
+        return RunConfig.from_dict(moved_run(content))
     except ConfigError as error:
         raise ConfigError(f"{path} cannot be used:", error.problems) from error
 

@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import jax
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from qkvflow.models import LanguageModel
 from qkvflow.models.paths import nodes_of
 from qkvflow.nn.dynamic import map_name
-from qkvflow.nn.weights import Gated
+from qkvflow.nn.families import Gated
 
 Gates = dict[str, np.ndarray]
 """By the name of a map: an array [layer, gate]."""
@@ -19,18 +18,17 @@ Gates = dict[str, np.ndarray]
 
 def gates_of(model: LanguageModel, times: np.ndarray | None = None) -> Gates:
     """The gates [time, ...] of every gated map, by the map's name; by default one a layer."""
-    times = np.asarray(model.steps().times[:, -1]) if times is None else times
-    found = {}
-    for path, curve in nodes_of(model.transformer.blocks, Gated):
-        for i, gate in enumerate(jax.device_get(curve.gates_at(times))):
-            suffix = f" ({i + 1})" if len(curve.gates) > 1 else ""
-            found[map_name(path) + suffix] = np.asarray(gate).reshape(len(times), -1)
-    return found
+    times = np.asarray(model.plan().times[:, -1]) if times is None else times
+    return {
+        map_name(path) + name: np.asarray(gate)
+        for path, curve in nodes_of(model.transformer.blocks, Gated)
+        for name, gate in curve.modulators(times).items()
+    }
 
 
 def save_gates(model: LanguageModel, path: Path) -> None:
     """Write the gates of a model that has some."""
-    if model.config.integrator == "adaptive":
+    if not model.integrator.has_grid:
         return
     gates = gates_of(model)
     if gates:

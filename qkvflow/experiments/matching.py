@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 
 from qkvflow.config import ConfigError, Gpt2Config, RunConfig
+from qkvflow.config.variants import PARTS
 from qkvflow.experiments.plan import Arm, Plan
 from qkvflow.models import MODELS, LanguageModel, build_model, count_parameters, training_flops
 
@@ -67,15 +68,12 @@ def with_parameters(run: RunConfig, wanted: int, vocab_size: int) -> RunConfig:
 
 
 def _width_step(run: RunConfig) -> int:
-    """Widths that the heads divide evenly."""
-    architecture = run.architecture
-    heads = architecture.num_heads * (2 if architecture.flavour == "llama" else 1)
+    """Widths that all parts of a layer can have; heads divide them, with or without attention."""
+    config = run.architecture
     preset = MODELS.get(run.model)
-    parts = architecture.parts or (preset.parts if preset else ())
-    if "ssm" not in parts:
-        return heads
-    head, expand = architecture.ssm_head_size, architecture.ssm_expand
-    return math.lcm(heads, head // math.gcd(head, expand))  # expand * width has whole heads
+    parts = config.parts or tuple(map(PARTS.read, preset.parts if preset else ()))
+    attention = PARTS.read("attention")
+    return math.lcm(*(part.width_multiple(config) for part in (attention, *parts)))
 
 
 def steps_of_equal_cost(run: RunConfig, other: RunConfig, vocab_size: int) -> int:

@@ -12,15 +12,16 @@ from typing import Any
 
 from qkvflow import __version__
 from qkvflow.config import ConfigError, Gpt2Config, StartConfig
+from qkvflow.config.history import moved_architecture
+from qkvflow.config.variants import ADAPTERS, Adapter
 from qkvflow.files import FileError, building, read_sealed, write_sealed
 from qkvflow.models import LanguageModel
 from qkvflow.models.paths import arrays_of, with_arrays
 from qkvflow.models.storage import arrays_digest, read_arrays, shape_problems, write_arrays
 from qkvflow.train.start import prepared, trained_paths
 
-FORMAT = 1
+FORMAT = 2
 ARRAYS, RECORD = "adapter.safetensors", "adapter.json"
-_FIELDS = ("adapter", "adapter_rank", "adapter_alpha", "adapter_maps")
 
 
 def save_adapter(model: LanguageModel, start: StartConfig, directory: str | os.PathLike[str]) -> Path:
@@ -40,13 +41,12 @@ def save_adapter(model: LanguageModel, start: StartConfig, directory: str | os.P
     arrays = arrays_of(model)
     with building(target) as place:
         digest = write_arrays(place / ARRAYS, {path: arrays[path] for path in trained})
-        fields = model.config.to_dict()
         content = {
             "version": __version__,
             "base_digest": start.digest,
             "layers": model.config.num_layers,
             "start": asdict(start),
-            **{name: fields[name] for name in _FIELDS},
+            "adapter": model.config.to_dict()["adapter"],
             "files": {ARRAYS: digest},
         }
         write_sealed(place / RECORD, "adapter", FORMAT, content)
@@ -78,10 +78,11 @@ def load_adapter(
             f"{path} is an adapter of another base: it was trained on arrays with the digest "
             f"{content['base_digest'][:12]}, and those of this model have {found[:12]}."
         )
-    _check_depth(content, depth)
+    architecture = _architecture(base.config, content)
+    _check_depth(architecture.adapter, content["layers"], depth)
     arrays = read_arrays(path / ARRAYS, content["files"][ARRAYS])
     at = content["start"]["depth"] if depth is None else depth
-    model = prepared(base, at, _architecture(base.config, content))
+    model = prepared(base, at, architecture)
     own = arrays_of(model)
     problems = shape_problems(arrays, {name: own[name] for name in arrays.keys() & own.keys()})
     if problems:
@@ -90,15 +91,16 @@ def load_adapter(
 
 
 def _architecture(base: Gpt2Config, content: dict[str, Any]) -> Gpt2Config:
-    fields = {name: content[name] for name in _FIELDS}
-    return dataclasses.replace(base, **{**fields, "adapter_maps": tuple(fields["adapter_maps"])})
+    """The base's, with the adapter of a file of either format."""
+    adapter = moved_architecture(content)["adapter"]
+    return dataclasses.replace(base, adapter=None if adapter is None else ADAPTERS.read(adapter))
 
 
-def _check_depth(content: dict[str, Any], depth: int | None) -> None:
-    if depth is None or depth == content["layers"] or content["adapter"] == "depth_lora":
+def _check_depth(adapter: Adapter | None, layers: int, depth: int | None) -> None:
+    if depth is None or depth == layers or (adapter is not None and adapter.any_depth):
         return
     problem = (
-        f"it was trained at {content['layers']} layers and belongs to each of them; depth is {depth}. "
+        f"it was trained at {layers} layers and belongs to each of them; depth is {depth}. "
         "Adapters of the method depth_lora are functions of depth and can be used at any."
     )
     raise ConfigError("This adapter has no other depth:", [problem])

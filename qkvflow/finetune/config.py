@@ -8,6 +8,7 @@ import equinox as eqx
 
 from qkvflow.config import ConfigError, Gpt2Config, OptimizerConfig, RunConfig, StartConfig, strict
 from qkvflow.config.strict import type_problems
+from qkvflow.config.variants import ADAPTERS
 from qkvflow.models import LanguageModel
 from qkvflow.models.paths import arrays_of
 from qkvflow.models.registry import FLOW
@@ -142,10 +143,6 @@ def _starting_shapes(base: LanguageModel, config: FinetuneConfig) -> LanguageMod
 
 def _with_adapter(base: Gpt2Config, config: FinetuneConfig) -> Gpt2Config:
     assert config.method in ("lora", "depth_lora")
-    return dataclasses.replace(
-        base,
-        adapter=config.method,
-        adapter_rank=config.rank,
-        adapter_alpha=float(config.alpha),
-        adapter_maps=config.maps,
-    )
+    settings = {"rank": config.rank, "alpha": float(config.alpha), "maps": config.maps}
+    adapter = ADAPTERS.read({"method": config.method, **settings})
+    return dataclasses.replace(base, adapter=adapter)

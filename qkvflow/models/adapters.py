@@ -1,36 +1,25 @@
 """Models with adapters: putting fresh ones on a model, and telling their arrays from its own."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-import jax
 from jax import Array
 
 from qkvflow.config import ConfigError
+from qkvflow.config.variants import ADAPTERS, Adapter
 from qkvflow.models.language_model import LanguageModel, with_adapters
-from qkvflow.models.paths import arrays_of
-from qkvflow.nn.adapters import is_adapter
 from qkvflow.nn.linear import Linear
-from qkvflow.nn.weights import is_weight
 
 _Model = TypeVar("_Model", bound=LanguageModel)
 
 
-def adapt(
-    model: _Model,
-    method: Literal["lora", "depth_lora"],
-    *,
-    rank: int = 8,
-    alpha: float = 16.0,
-    maps: Sequence[str] = ("*.*",),
-    key: Array,
-) -> _Model:
+def adapt(model: _Model, adapter: Adapter | str, *, key: Array, **settings: Any) -> _Model:
     """The same function with fresh adapters, which change nothing yet.
 
     Args:
-        maps: patterns over the names of linear maps: attention.qkv, mlp.*, lm_head. By default all
-            maps of the layers.
+        adapter: lora, depth_lora, or one with its settings.
+        settings: of an adapter by name: its rank, alpha, and maps, patterns over the names of linear
+            maps (attention.qkv, mlp.*, lm_head); by default all maps of the layers.
 
     Raises:
         ConfigError: a pattern matches nothing, or there are adapters already.
@@ -48,13 +37,8 @@ def adapt(
     if model.config.adapter is not None:
         problem = "it has adapters already. Make them part of its weights first, with merge(model)."
         raise ConfigError("This model cannot be adapted:", [problem])
-    config = dataclasses.replace(
-        model.config,
-        adapter=method,
-        adapter_rank=rank,
-        adapter_alpha=float(alpha),
-        adapter_maps=tuple(maps),
-    )
+    chosen = ADAPTERS.read({"method": adapter, **settings} if isinstance(adapter, str) else adapter)
+    config = dataclasses.replace(model.config, adapter=chosen)
     head = cast(Linear | None, model.lm_head)
     transformer, adapted = with_adapters(model.transformer, head, config, key)
     return type(model)(config, transformer, adapted)
@@ -62,15 +46,4 @@ def adapt(
 
 def adapter_paths(model: LanguageModel) -> tuple[str, ...]:
     """The paths of the arrays that adapters added to a model."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(model, is_leaf=is_weight)
-    prefixes = tuple(
-        jax.tree_util.keystr(path, simple=True, separator=".") + "."
-        for path, node in flat
-        if is_adapter(node)
-    )
-    return tuple(
-        path
-        for path in arrays_of(model)
-        for prefix in prefixes
-        if path.startswith(prefix) and not path.startswith(prefix + "base.")
-    )
+    return tuple(path for path, found in model.parameters().items() if found.adapter)

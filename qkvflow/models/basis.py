@@ -25,8 +25,9 @@ from qkvflow.models.depth import merge
 from qkvflow.models.language_model import FlowLM, LanguageModel
 from qkvflow.models.paths import Arrays, arrays_of, nodes_of, with_arrays
 from qkvflow.nn.dynamic import map_name
+from qkvflow.nn.families.generated import Generated, GeneratedFamily
+from qkvflow.nn.families.per_layer import PerLayer
 from qkvflow.nn.norm import Norm
-from qkvflow.nn.weights import Generated, PerLayer
 
 CENTRE, REACH = 2.0, 1.0
 """Values of silu that stand for a coefficient of zero, and the distance for the largest one."""
@@ -53,7 +54,7 @@ def into_basis(model: LanguageModel, count: int) -> FlowLM:
     tables = merge(model)
     config = dataclasses.replace(
         tables.config,
-        weights="generated",
+        weights=GeneratedFamily(),
         time_embed_dim=int(count),
         time_embedding="layer_vector",
         layer_time="true",
@@ -84,7 +85,7 @@ def _check(model: LanguageModel, count: int) -> None:
     problems = []
     if not isinstance(count, int | np.integer) or isinstance(count, bool) or count < 1:
         problems.append(f"the number of basis matrices is {count!r}; expected at least 1.")
-    if len(model.tableau.c) > 1:
+    if model.plan().stages > 1:
         problems.append(
             f"the integrator {model.config.integrator} looks at weights between layers; expected "
             "residual or euler, whose weights are one row a layer."

@@ -8,6 +8,7 @@ from haliax import NamedArray
 from jax import Array
 
 from qkvflow.config import ConfigError, Gpt2Config
+from qkvflow.config.variants import Integrator
 from qkvflow.nn.time_embed import Time
 
 
@@ -86,7 +87,7 @@ def checked_time(t: Time | None, config: Gpt2Config) -> Array | None:
             f"t has the shape {np.shape(t)}; expected None (the model's own grid), a number "
             "(time frozen there), or a vector of times, one a layer."
         )
-    if np.ndim(t) == 1 and config.integrator == "adaptive":
+    if np.ndim(t) == 1 and not _integrator(config).has_grid:
         raise ValueError(
             "t is a grid, but the adaptive integrator chooses its own steps; "
             "pass None or a number, or use a fixed-step integrator."
@@ -99,7 +100,13 @@ def checked_time(t: Time | None, config: Gpt2Config) -> Array | None:
 def _check_time_values(t: np.ndarray, config: Gpt2Config) -> None:
     if not np.all((t >= 0) & (t <= 1)):
         raise ValueError(f"t is {t}; expected times from 0 (the embedding) to 1 (the last layer).")
-    if t.ndim == 1 and config.integrator != "residual" and not np.all(np.diff(t, prepend=0.0) > 0):
+    unit_step = _integrator(config).unit_step
+    if t.ndim == 1 and not unit_step and not np.all(np.diff(t, prepend=0.0) > 0):
         raise ValueError(
             f"t is {t}; {config.integrator} steps from 0 through these times, so they must increase."
         )
+
+
+def _integrator(config: Gpt2Config) -> Integrator:
+    assert config.integrator is not None
+    return config.integrator

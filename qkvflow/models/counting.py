@@ -1,4 +1,4 @@
-"""What a model costs: parameters by part, floating-point operations, memory.
+"""What a model costs: parameters by group, floating-point operations, memory.
 
 Operations are counted in closed form: a product of [m, k] and [k, n] is 2 m k n, and what is not a
 matrix product is counted roughly, per element. Attention is counted as it is computed, every query
@@ -17,23 +17,19 @@ import jax.numpy as jnp
 from jax import Array
 
 from qkvflow.models.language_model import LanguageModel
-from qkvflow.models.paths import PARTS, arrays_of, nodes_of, parts_of
-from qkvflow.nn.adapters import Adapted
-from qkvflow.nn.attention import Attention
+from qkvflow.models.paths import arrays_of, nodes_of
+from qkvflow.nn.dynamic import Block
 from qkvflow.nn.linear import Linear, size_of
-from qkvflow.nn.mlp import MLP
 from qkvflow.nn.norm import Norm
-from qkvflow.nn.ssm import SelectiveSSM
-from qkvflow.nn.time_embed import TimeNetwork
-from qkvflow.nn.weights import Gated, Generated, LowRank, Weight, resolve
+from qkvflow.nn.weights import Weight, resolve, size
 
-NORM, ACTIVATION, SOFTMAX, DECAY = 8, 10, 6, 5
-"""Operations an element of what is not a matrix product."""
+NORM = 8
+"""Operations of a norm for each element."""
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """Trainable numbers of a model, by part."""
+    """Trainable numbers of a model, by group."""
 
     embedding: int
     base: int
@@ -46,10 +42,6 @@ class Parameters:
         return self.embedding + self.base + self.time_network + self.head
 
 
-def _size(tree: Any) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(tree) if _is_array(leaf))
-
-
 def _is_array(leaf: Any) -> bool:
     """Whether a leaf is an array or, in a model of shapes only, stands for one."""
     return eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
@@ -60,11 +52,11 @@ def _nodes(tree: Any, kind: type) -> list[Any]:
 
 
 def count_parameters(model: LanguageModel) -> Parameters:
-    """Parameters by part: embeddings, base weights (and norms), time networks, output projection."""
-    sizes = dict.fromkeys(PARTS, 0)
-    parts = parts_of(model)
-    for path, array in arrays_of(model).items():
-        sizes[parts[path]] += array.size
+    """Parameters by group: embeddings, base weights (and norms), time networks, output projection."""
+    sizes = dict.fromkeys(("embedding", "base", "time_network", "head"), 0)
+    arrays = arrays_of(model)
+    for path, parameter in model.parameters().items():
+        sizes[parameter.group] += arrays[path].size
     return Parameters(**sizes)
 
 
@@ -72,12 +64,12 @@ def forward_flops(model: LanguageModel, batch: int, length: int) -> int:
     """Operations of a forward pass over batch * length tokens, weights made from curves included."""
     blocks = model.transformer.blocks
     block = eqx.filter_eval_shape(resolve, blocks, 1.0)
-    evaluations = model.steps().times.size
+    evaluations = model.plan().evaluations
     config = model.config
     token = evaluations * _block_flops(block, length)
     token += NORM * config.hidden_dim + 2 * config.hidden_dim * config.vocab_size
-    curves = evaluations * sum(map(_curve_flops, _nodes(blocks, Weight)))
-    return batch * length * token + curves + sum(map(_curve_flops, _nodes(model.lm_head, Weight)))
+    curves = evaluations * _making(blocks) + _making(model.lm_head)
+    return batch * length * token + curves
 
 
 def training_flops(model: LanguageModel, batch: int, length: int) -> int:
@@ -85,47 +77,16 @@ def training_flops(model: LanguageModel, batch: int, length: int) -> int:
     return 3 * forward_flops(model, batch, length)
 
 
-def _block_flops(block: Any, length: int) -> int:
+def _block_flops(block: Block, length: int) -> int:
     """Operations a token of a block whose curves have been resolved."""
     linear = sum(2 * size_of(map_.In) * size_of(map_.Out) for map_ in _nodes(block, Linear))
-    norms = sum(NORM * _size(norm.weight) for norm in _nodes(block, Norm))
-    hidden = sum(ACTIVATION * mlp.down.In[0].size for mlp in _nodes(block, MLP))
-    attention = sum(_attention_flops(part, length) for part in _nodes(block, Attention))
-    scans = sum(_scan_flops(part, length) for part in _nodes(block, SelectiveSSM))
-    return linear + norms + hidden + attention + scans
+    norms = sum(NORM * size(norm.weight) for norm in _nodes(block, Norm))
+    return linear + norms + sum(each.part.operations(length) for each in block.parts.values())
 
 
-def _attention_flops(part: Attention, length: int) -> int:
-    KVHeads, Group, HeadSize = part.out.In
-    return KVHeads.size * Group.size * length * (4 * HeadSize.size + SOFTMAX)
-
-
-def _scan_flops(part: SelectiveSSM, length: int) -> int:
-    """Inside a chunk, into its state, and out of the state that entered it."""
-    chunk, state = min(part.chunk_size, length), part.state_size
-    heads, inner = part.A.Out[0].size, part.z.Out[0].size
-    inside = 2 * chunk * state + DECAY * chunk * heads + 2 * chunk * inner
-    return inside + 4 * inner * state + ACTIVATION * (2 * inner + 2 * state)
-
-
-def _curve_flops(curve: Weight) -> int:
-    """Operations that turn a curve into a value at one time."""
-    if isinstance(curve, Adapted):
-        return _curve_flops(curve.base) + _product_flops(curve.down.table, curve.up.table)
-    if isinstance(curve, LowRank):
-        inner = _curve_flops(curve.base) if isinstance(curve.base, Weight) else 0
-        return inner + 2 * _size(curve.network) + _product_flops(curve.down, curve.up)
-    networks = sum(2 * _size(network) for network in _nodes(curve, TimeNetwork))
-    if isinstance(curve, Generated):
-        return networks + 2 * _size(curve.basis)
-    if isinstance(curve, Gated):
-        return networks + len(curve.gates) * _size(curve.base.weight)
-    return networks
-
-
-def _product_flops(down: Any, up: Any) -> int:
-    """Operations of the product of two linear maps."""
-    return 2 * up.In[0].size * size_of(up.Out) * size_of(down.In)
+def _making(curves: Any) -> int:
+    """Operations that turn all curves of a tree into values at one time."""
+    return sum(curve.operations() for curve in _nodes(curves, Weight))
 
 
 @dataclass(frozen=True)

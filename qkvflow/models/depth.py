@@ -7,8 +7,7 @@ import numpy as np
 
 from qkvflow.config import ConfigError
 from qkvflow.models.language_model import FlowLM, LanguageModel
-from qkvflow.nn.dynamic import Steps
-from qkvflow.nn.families import as_table
+from qkvflow.nn.families.per_layer import PerLayerFamily, as_table
 from qkvflow.nn.weights import resolve
 
 
@@ -31,13 +30,13 @@ def unroll(model: LanguageModel, depth: int) -> FlowLM:
     if not isinstance(depth, int | np.integer) or depth < 1:
         problem = f"depth is {depth!r}; expected a whole number of layers, at least 1."
         raise ConfigError("The model cannot be unrolled:", [problem])
-    config = model.config
-    times = Steps.of(model.tableau, int(depth)).distinct_times()
+    config = dataclasses.replace(model.config, num_layers=int(depth))
+    times = dataclasses.replace(model, config=config).plan().distinct_times()
     sampled = eqx.filter_jit(resolve)(model.transformer.blocks, times)
     blocks = as_table(sampled, tuple(map(float, times)))
     transformer = dataclasses.replace(model.transformer, blocks=blocks)
     head = None if model.lm_head is None else model.output_map()
-    unrolled = dataclasses.replace(config, weights="per_layer", num_layers=int(depth), adapter=None)
+    unrolled = dataclasses.replace(config, weights=PerLayerFamily(), adapter=None)
     return FlowLM(unrolled, transformer, head)
 
 

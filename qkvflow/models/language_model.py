@@ -11,14 +11,17 @@ import jax.numpy as jnp
 from haliax import NamedArray
 from jax import Array
 
-from qkvflow.config import ConfigError, Gpt2Config
+from qkvflow.config import Gpt2Config
+from qkvflow.config.variants import Integrator
 from qkvflow.models.checks import check_complete, check_ids, check_targets, checked_time
 from qkvflow.models.presets import Preset
 from qkvflow.nn.adapters import add_adapters
-from qkvflow.nn.dynamic import TABLEAUS, Block, Steps, Tableau, integrate, pass_layer
-from qkvflow.nn.families import FAMILIES
+from qkvflow.nn.context import Context
+from qkvflow.nn.depth import LayerPlan
+from qkvflow.nn.dynamic import Block, pass_layer
 from qkvflow.nn.linear import Embedding, Linear, dropout
 from qkvflow.nn.norm import Norm
+from qkvflow.nn.parameters import Table, changed, parameters_inside
 from qkvflow.nn.time_embed import Time
 from qkvflow.nn.weights import Weight, resolve
 
@@ -39,14 +42,13 @@ class Transformer(eqx.Module):
         """Positions are a table in the gpt2 flavour and rotations inside attention in llama."""
         k_tokens, k_positions, k_blocks = jax.random.split(key, 3)
         learned = config.flavour == "gpt2"
+        assert config.weights is not None
         return Transformer(
             wte=Embedding.init(config.Vocab, config.Embed, key=k_tokens, scale=EMBEDDING_SCALE),
             wpe=Embedding.init(config.Position, config.Embed, key=k_positions, scale=EMBEDDING_SCALE)
             if learned
             else None,
-            blocks=FAMILIES[str(config.weights)](
-                lambda k: Block.init(config, key=k), config, key=k_blocks
-            ),
+            blocks=config.weights.layer(lambda k: Block.init(config, key=k), config, key=k_blocks),
             ln_f=Norm.init(config.Embed, config.norm, bias=config.bias, epsilon=config.norm_epsilon),
         )
 
@@ -133,26 +135,33 @@ class LanguageModel(eqx.Module):
             return _transposed(self.transformer.wte)
         return cast(Linear, resolve(self.lm_head, 1.0))
 
-    @property
-    def tableau(self) -> Tableau:
-        """The method of a fixed-step model."""
-        if self.config.integrator == "adaptive":
-            raise ConfigError(
-                "The adaptive integrator has no grid over depth:",
-                [
-                    "it cannot be unrolled, cached for generation, counted or followed layer by layer. "
-                    "Use a fixed-step integrator (residual, euler, heun, rk4)."
-                ],
-            )
-        return TABLEAUS[str(self.config.integrator)]
+    def plan(self, t: Time | None = None) -> LayerPlan:
+        """The layers of a forward pass: when each is, and how large its step.
 
-    def steps(self, t: Time | None = None) -> Steps:
-        """The grid over depth of a fixed-step model."""
-        return Steps.of(self.tableau, self.config.num_layers, t)
+        Raises:
+            ConfigError: the integrator is adaptive and has no grid over depth.
+        """
+        return self.integrator.plan(self.config.num_layers, t)
+
+    @property
+    def integrator(self) -> Integrator:
+        """How the layers are added up."""
+        assert self.config.integrator is not None
+        return self.config.integrator
+
+    def parameters(self) -> Table:
+        """What every array is, by path: one table for optimizers, sharding, adapters and files."""
+        table = parameters_inside(self)
+        head = {
+            path: found
+            for path, found in table.items()
+            if path.startswith("lm_head.") and found.group == "base"
+        }
+        return table | changed(head, group="head")
 
     def layers(self) -> list[list[Block]]:
         """The block of every layer and stage: what all tokens of a text have in common."""
-        return [[resolve(self.transformer.blocks, t) for t in times] for times in self.steps().times]
+        return [[resolve(self.transformer.blocks, t) for t in times] for times in self.plan().times]
 
     def extend(
         self, layers: list[list[Block]], ids: Array, caches: list[list[Any]], offset: Array | int
@@ -162,10 +171,11 @@ class LanguageModel(eqx.Module):
         Layers are written out and every cache is an array of its own, so that a loop over tokens
         changes it in place.
         """
-        x = self.embed(ids, offset)
+        x, plan = self.embed(ids, offset), self.plan()
         left = []
-        for blocks, size, cache in zip(layers, self.steps().sizes, caches):
-            x, cache = pass_layer(blocks, x, self.tableau, size, caches=cache, offset=offset)
+        for blocks, size, cache in zip(layers, plan.sizes, caches):
+            context = Context(cache=cache, offset=offset)
+            x, cache = pass_layer(blocks, x, plan.tableau, size, context)
             left.append(cache)
         return self.head(x), left
 
@@ -173,8 +183,11 @@ class LanguageModel(eqx.Module):
         """Caches for `length` positions, one for each layer and stage of the integrator."""
         block = resolve(self.transformer.blocks, 1.0)
         dtype = jnp.dtype(self.config.compute_dtype)
-        layers, stages = self.steps().times.shape
-        return [[block.empty_cache(batch, length, dtype) for _ in range(stages)] for _ in range(layers)]
+        plan = self.plan()
+        return [
+            [block.empty_cache(batch, length, dtype) for _ in range(plan.stages)]
+            for _ in range(plan.visits)
+        ]
 
 
 @final
@@ -214,18 +227,7 @@ def final_state(model: LanguageModel, ids: Array, t: Time | None, key: Array | N
     config = model.config
     k_embed, k_blocks = (None, None) if key is None else jax.random.split(key)
     x = model.embed(ids, key=k_embed)
-    if config.integrator == "adaptive":
-        from qkvflow.nn.adaptive import integrate_adaptively  # diffrax is slow to import
-
-        return integrate_adaptively(model.transformer.blocks, x, config, t=t, key=k_blocks)
-    return integrate(
-        model.transformer.blocks,
-        x,
-        model.tableau,
-        model.steps(t),
-        remat=config.remat,
-        key=k_blocks,
-    )
+    return model.integrator.follow(model.transformer.blocks, x, config, t, Context(key=k_blocks))
 
 
 @eqx.filter_jit

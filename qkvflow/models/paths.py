@@ -5,15 +5,10 @@ from typing import Any, TypeVar
 
 import haliax as hax
 import jax
-from haliax import Axis, NamedArray
-
-from qkvflow.nn.linear import Embedding, Linear
-from qkvflow.nn.time_embed import TimeNetwork
-from qkvflow.nn.weights import LowRank
+from haliax import NamedArray
 
 Arrays = dict[str, Any]
 _Tree = TypeVar("_Tree")
-PARTS = ("embedding", "base", "time_network", "head")
 
 
 def arrays_of(model: Any) -> Arrays:
@@ -31,11 +26,6 @@ def arrays_of(model: Any) -> Arrays:
     return {path: named.array for path, named in nodes_of(model, NamedArray)}
 
 
-def axes_of(model: Any) -> dict[str, tuple[Axis, ...]]:
-    """The axes of the arrays of a model, by path."""
-    return {path: named.axes for path, named in nodes_of(model, NamedArray)}
-
-
 def with_arrays(model: _Tree, arrays: Mapping[str, Any]) -> _Tree:
     """The same model with these arrays for its own."""
     flat, structure = jax.tree_util.tree_flatten_with_path(
@@ -46,36 +36,6 @@ def with_arrays(model: _Tree, arrays: Mapping[str, Any]) -> _Tree:
         for path, leaf in flat
     ]
     return jax.tree.unflatten(structure, leaves)
-
-
-def parts_of(model: Any) -> dict[str, str]:
-    """Which of `PARTS` each array belongs to, by path; base is all that is none of the others."""
-    networks = tuple(path + "." for path, _ in nodes_of(model, TimeNetwork))
-
-    def part(path: str) -> str:
-        if path.startswith(networks):
-            return "time_network"
-        if path.startswith(("transformer.wte.", "transformer.wpe.")):
-            return "embedding"
-        return "head" if path.startswith("lm_head.") else "base"
-
-    return {path: part(path) for path in arrays_of(model)}
-
-
-def decays_of(model: Any) -> dict[str, bool]:
-    """Whether weight decay acts on each array, by path.
-
-    It acts on embeddings and on matrices, and not on norms, biases, time networks (hence gates), and
-    the vectors of the state-space part.
-    """
-    matrices = [path for path, linear in nodes_of(model, Linear) if linear.In]
-    tables = [path for path, _ in nodes_of(model, Embedding)]
-    decayed = {f"{path}.weight" for path in (*matrices, *tables)}
-    vectors = tuple(f"{path}." for path, curve in nodes_of(model, LowRank) if not curve.down.In)
-    return {
-        path: path in decayed and part != "time_network" and not path.startswith(vectors)
-        for path, part in parts_of(model).items()
-    }
 
 
 def nodes_of(tree: Any, kind: type) -> Iterator[tuple[str, Any]]:

@@ -2,9 +2,10 @@
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 from qkvflow.config import Gpt2Config
-from qkvflow.config.neuralode_ssm_config import Integrator, Order, Part, Weights
+from qkvflow.config.neuralode_ssm_config import Order
 
 
 @dataclass(frozen=True)
@@ -13,17 +14,13 @@ class Preset:
 
     name: str
     summary: str
-    weights: Weights
-    parts: tuple[Part, ...]
+    weights: str
+    parts: tuple[str, ...]
     order: Order
-    integrator: Integrator
+    integrator: str
 
     def fill(self, config: Gpt2Config) -> Gpt2Config:
         """The config with this preset's choices where it makes none of its own."""
-        return dataclasses.replace(
-            config,
-            weights=config.weights or self.weights,
-            parts=config.parts or self.parts,
-            order=config.order or self.order,
-            integrator=config.integrator or self.integrator,
-        )
+        own = ("weights", "parts", "order", "integrator")
+        choices: dict[str, Any] = {name: getattr(config, name) or getattr(self, name) for name in own}
+        return dataclasses.replace(config, **choices)

@@ -52,8 +52,8 @@ def build_model(name: str, config: Gpt2Config, *, key: Array) -> LanguageModel:
         >>> from qkvflow.config import Gpt2Config
         >>> config = Gpt2Config(hidden_dim=32, num_heads=2, num_layers=2)
         >>> model = build_model("shared", config, key=jax.random.key(0))
-        >>> model.config.weights
-        'shared'
+        >>> print(model.config.weights)
+        shared
     """
     if name == FLOW:
         return FlowLM.init(config, key=key)

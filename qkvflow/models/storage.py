@@ -14,12 +14,13 @@ from safetensors.numpy import load, save
 
 from qkvflow import __version__
 from qkvflow.config import ConfigError, Gpt2Config
+from qkvflow.config.history import moved_architecture
 from qkvflow.files import FileError, building, file_sha256, read_sealed, write_sealed
 from qkvflow.models.language_model import FlowLM, LanguageModel
 from qkvflow.models.paths import Arrays, arrays_of, with_arrays
 from qkvflow.models.registry import model_class
 
-FORMAT = 1
+FORMAT = 2
 ARRAYS, CONFIG = "model.safetensors", "config.json"
 _BFLOAT16 = "|bfloat16"  # safetensors for numpy writes this type, and cannot read it
 
@@ -119,7 +120,7 @@ def read_model(directory: Path) -> LanguageModel:
     """
     content = read_sealed(directory / CONFIG, "model", FORMAT)
     try:
-        config = Gpt2Config.from_dict(content["architecture"])
+        config = Gpt2Config.from_dict(moved_architecture(content["architecture"]))
     except ConfigError as error:
         raise FileError(f"{directory / CONFIG} cannot be used: {error}") from error
     cls = FlowLM if content["model"] is None else model_class(content["model"])

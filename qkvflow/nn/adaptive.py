@@ -6,70 +6,102 @@ measures the leak), unlike every fixed-step integrator, which is causal exactly.
 is solved on its own, so that rows at least do not see each other.
 """
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
-import diffrax
 import equinox as eqx
 import haliax as hax
 import jax
 import jax.numpy as jnp
+import numpy as np
 from haliax import NamedArray
 from jax import Array, lax
 
-from qkvflow.config import Gpt2Config
-from qkvflow.nn.time_embed import Time
+from qkvflow.config import ConfigError, Gpt2Config
+from qkvflow.config.variants import INTEGRATORS, Integrator, not_positive
+from qkvflow.nn.context import Context
+from qkvflow.nn.time_embed import Time, layer_times
 from qkvflow.nn.weights import resolve
 
 
-def integrate_adaptively(
-    curves: Any,
-    x: NamedArray,
-    config: Gpt2Config,
-    *,
-    t: Time | None = None,
-    key: Array | None = None,
-) -> NamedArray:
-    """Follow a block of curves from depth 0 to 1 (Tsit5, proportional-integral step control).
+@INTEGRATORS.register("adaptive")
+@dataclass(frozen=True)
+class Adaptive(Integrator):
+    """Tsit5 with proportional-integral step control."""
 
-    A scalar `t` freezes the weights at that time. Raises at run time when `adaptive_max_steps` steps
-    are not enough.
-    """
-    dtype, names = x.array.dtype, x.axis_names
-    keys = None if key is None else jax.random.split(key, x.array.shape[0])
+    rtol: float = 1e-3
+    """Relative tolerance."""
+    atol: float = 1e-4
+    """Absolute tolerance."""
+    max_steps: int = 256
+    """Steps after which it gives up."""
 
-    def slope(time: Array, row: Array, key: Array | None) -> Array:
-        block = resolve(curves, time if t is None else t)
-        named = hax.named(row[None].astype(dtype), names)
-        change, _ = block(named, cache=None, offset=0, key=key)
-        return change.array[0].astype(jnp.float32)
+    def problems(self) -> list[str]:
+        return not_positive(self, "rtol", "atol", "max_steps")
 
-    def solve(inputs: tuple[Array, Array | None]) -> Array:
-        row, key = inputs
+    @property
+    def has_grid(self) -> bool:
+        return False
+
+    def plan(self, depth: int, t: Time | None = None) -> NoReturn:
+        raise ConfigError(
+            "The adaptive integrator has no grid over depth:",
+            [
+                "it cannot be unrolled, cached for generation, counted or followed layer by layer. "
+                "Use a fixed-step integrator (residual, euler, heun, rk4)."
+            ],
+        )
+
+    def table_times(self, depth: int) -> np.ndarray:
+        return layer_times(depth)
+
+    def follow(
+        self, curves: Any, x: NamedArray, config: Gpt2Config, t: Time | None, context: Context
+    ) -> NamedArray:
+        """From depth 0 to 1; a scalar `t` freezes the weights at that time.
+
+        Raises at run time when `max_steps` steps are not enough.
+        """
+        dtype, names = x.array.dtype, x.axis_names
+        keys = None if context.key is None else jax.random.split(context.key, x.array.shape[0])
+
+        def slope(time: Array, row: Array, key: Array | None) -> Array:
+            block = resolve(curves, time if t is None else t)
+            named = hax.named(row[None].astype(dtype), names)
+            change, _ = block(named, context._replace(key=key))
+            return change.array[0].astype(jnp.float32)
+
+        def solve(inputs: tuple[Array, Array | None]) -> Array:
+            row, key = inputs
+            return self._solved(slope, row.astype(jnp.float32), key).astype(dtype)
+
+        return hax.named(lax.map(solve, (x.array, keys)), x.axes)
+
+    def _solved(self, slope: Any, start: Array, key: Array | None) -> Array:
+        import diffrax  # slow to import
+
         solution = diffrax.diffeqsolve(
             diffrax.ODETerm(slope),
             diffrax.Tsit5(),
             t0=0.0,
             t1=1.0,
             dt0=None,
-            y0=row.astype(jnp.float32),
+            y0=start,
             args=key,
-            max_steps=config.adaptive_max_steps,
+            max_steps=self.max_steps,
             stepsize_controller=diffrax.PIDController(
-                rtol=config.adaptive_rtol, atol=config.adaptive_atol, pcoeff=0.3, icoeff=0.4
+                rtol=self.rtol, atol=self.atol, pcoeff=0.3, icoeff=0.4
             ),
             throw=False,
         )
         failed = solution.result != diffrax.RESULTS.successful
-        return eqx.error_if(solution.ys[0], failed, remedy(config)).astype(dtype)
+        return eqx.error_if(solution.ys[0], failed, self.remedy)
 
-    return hax.named(lax.map(solve, (x.array, keys)), x.axes)
-
-
-def remedy(config: Gpt2Config) -> str:
-    """What to do when the integrator gave up."""
-    return (
-        f"The adaptive integrator did not reach depth 1 in {config.adaptive_max_steps} steps at "
-        f"rtol {config.adaptive_rtol:g}, atol {config.adaptive_atol:g}: raise adaptive_max_steps, "
-        "loosen adaptive_rtol and adaptive_atol, or use a fixed-step integrator such as 'heun'. "
-        "Weights that are not finite never get there."
-    )
+    @property
+    def remedy(self) -> str:
+        """What to do when it gave up."""
+        return (
+            f"The adaptive integrator did not reach depth 1 in {self.max_steps} steps at rtol "
+            f"{self.rtol:g}, atol {self.atol:g}: raise its max_steps, loosen its rtol and atol, or use "
+            "a fixed-step integrator such as 'heun'. Weights that are not finite never get there."
+        )

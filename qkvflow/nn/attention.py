@@ -6,6 +6,7 @@ exponential of a masked score is exactly zero, so later tokens leave no trace.
 """
 
 import math
+from dataclasses import dataclass
 
 import equinox as eqx
 import haliax as hax
@@ -15,9 +16,13 @@ from haliax import Axis, NamedArray
 from jax import Array, lax
 
 from qkvflow.config import Gpt2Config
+from qkvflow.config.variants import PARTS, Part
+from qkvflow.nn.context import Context
 from qkvflow.nn.linear import Linear, dropout
 
 SMALLEST_BLOCK, MOST_BLOCKS = 64, 4
+SOFTMAX = 6
+"""Operations of the softmax for each score."""
 HIDDEN = float(jnp.finfo(jnp.float32).min) / 2
 """Added to the scores of what a query may not see."""
 
@@ -70,15 +75,14 @@ class Attention(eqx.Module):
         zeros = jnp.zeros((batch * KVHeads.size, length, HeadSize.size), dtype)
         return AttentionCache(zeros, zeros)
 
-    def __call__(
-        self,
-        x: NamedArray,
-        *,
-        cache: AttentionCache | None = None,
-        offset: Array | int = 0,
-        key: Array | None = None,
-    ) -> tuple[NamedArray, AttentionCache | None]:
-        """Map (batch, position, embed) to the same axes; `offset` is the first position's index."""
+    def operations(self, length: int) -> int:
+        """Operations a token beside those of its linear maps: every query with every key."""
+        KVHeads, Group, HeadSize = self.out.In
+        return KVHeads.size * Group.size * length * (4 * HeadSize.size + SOFTMAX)
+
+    def __call__(self, x: NamedArray, context: Context) -> tuple[NamedArray, AttentionCache | None]:
+        """Map (batch, position, embed) to the same axes."""
+        cache, offset = context.cache, context.offset
         # Heads go before positions once, here: every later product is then a plain batched one.
         heads_first = self.qkv(x).array.transpose(0, 2, 3, 1, 4)
         batch, kv_heads = heads_first.shape[:2]
@@ -90,10 +94,23 @@ class Attention(eqx.Module):
         if cache is not None:
             cache = cache.extended(keys, values, jnp.asarray(offset))
             keys, values = cache.keys, cache.values
-        mixed = causal_attention(queries, keys, values, offset, pdrop=self.pdrop, key=key)
+        mixed = causal_attention(queries, keys, values, offset, pdrop=self.pdrop, key=context.key)
         Batch, Position = x.axes[:2]
         mixed = mixed.reshape(batch, kv_heads, *mixed.shape[1:]).transpose(0, 3, 1, 2, 4)
         return self.out(hax.named(mixed, (Batch, Position, *self.out.In))), cache
+
+
+@PARTS.register("attention")
+@dataclass(frozen=True)
+class AttentionPart(Part):
+    """Causal attention; its heads are fields of the model's config."""
+
+    def build(self, config: Gpt2Config, *, key: Array, out_gain: float) -> Attention:
+        return Attention.init(config, key=key, out_gain=out_gain)
+
+    def width_multiple(self, config: Gpt2Config) -> int:
+        """Heads are of one width, an even one where positions are rotations."""
+        return config.num_heads * (2 if config.flavour == "llama" else 1)
 
 
 def causal_attention(

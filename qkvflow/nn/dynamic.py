@@ -1,15 +1,12 @@
-"""The vector field over depth and the integrators that follow it.
+"""The vector field over depth, and the loop with fixed steps that follows it.
 
     dx/dt = f(x, t; W(t)),  0 < t <= 1
 
-Symbols: x is the residual stream, t the continuous layer index, h a step over depth. Layer i of L
-sits at t_i = (i + 1) / L and covers (t_i - h, t_i] with h = 1 / L: a field that is evaluated once a
-layer is evaluated at t_i, the end of the layer's interval.
+Symbols: x is the residual stream, t the continuous layer index, h a step over depth.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import equinox as eqx
 import haliax as hax
@@ -20,15 +17,17 @@ from haliax import NamedArray
 from jax import Array, lax
 
 from qkvflow.config import Gpt2Config
-from qkvflow.nn.attention import Attention
+from qkvflow.config.variants import PARTS as PARTS
+from qkvflow.nn import stream
+from qkvflow.nn.attention import Attention as Attention
+from qkvflow.nn.context import Context
+from qkvflow.nn.depth import LayerPlan, Tableau
 from qkvflow.nn.linear import dropout
-from qkvflow.nn.mlp import MLP
+from qkvflow.nn.mlp import MLP as MLP
 from qkvflow.nn.norm import Norm
-from qkvflow.nn.ssm import SelectiveSSM
-from qkvflow.nn.time_embed import Time, layer_times
+from qkvflow.nn.ssm import SelectiveSSM as SelectiveSSM
 from qkvflow.nn.weights import is_weight
 
-PARTS: dict[str, Any] = {"attention": Attention, "mlp": MLP, "ssm": SelectiveSSM}
 FULL, DOTS = None, jax.checkpoint_policies.dots_with_no_batch_dims_saveable
 SHORT = 8
 """Evaluations of the block up to which the loop over depth is written out."""
@@ -40,16 +39,14 @@ class Sublayer(eqx.Module):
     """A norm and the part behind it."""
 
     norm: Norm
-    part: Attention | MLP | SelectiveSSM
+    part: Any
     pdrop: float = eqx.field(static=True)
 
-    def __call__(
-        self, x: NamedArray, *, cache: Any, offset: Array | int, key: Array | None
-    ) -> tuple[NamedArray, Any]:
-        """What this part adds to x."""
-        k_part, k_drop = (None, None) if key is None else jax.random.split(key)
-        change, cache = self.part(self.norm(x), cache=cache, offset=offset, key=k_part)
-        return hax.named(dropout(change.array, self.pdrop, k_drop), change.axes), cache
+    def __call__(self, x: NamedArray, context: Context) -> tuple[NamedArray, Any]:
+        """What this part adds to x, and its cache."""
+        for_part, for_dropout = context.split(2)
+        change, cache = self.part(self.norm(x), for_part)
+        return hax.named(dropout(change.array, self.pdrop, for_dropout.key), change.axes), cache
 
 
 class Block(eqx.Module):
@@ -66,30 +63,27 @@ class Block(eqx.Module):
     @staticmethod
     def init(config: Gpt2Config, *, key: Array) -> "Block":
         """With step 1 the outputs start smaller, by sqrt(parts * layers), as in GPT-2."""
-        names = config.parts or ()
-        additions = len(names) * config.num_layers
-        gain = additions**-0.5 if config.integrator == "residual" else 1.0
+        chosen = config.parts or ()
+        additions = len(chosen) * config.num_layers
+        small = config.integrator is not None and config.integrator.unit_step
+        gain = additions**-0.5 if small else 1.0
         parts: dict[str, Sublayer] = {}
-        for name, k in zip(names, jax.random.split(key, len(names))):
+        for part, k in zip(chosen, jax.random.split(key, len(chosen))):
             norm = Norm.init(config.Embed, config.norm, bias=config.bias, epsilon=config.norm_epsilon)
-            part = PARTS[name].init(config, key=k, out_gain=gain)
-            parts[name] = Sublayer(norm, part, config.resid_pdrop)
-        return Block(parts, names, config.order == "sequential")
+            built = part.build(config, key=k, out_gain=gain)
+            parts[part.name] = Sublayer(norm, built, config.resid_pdrop)
+        return Block(parts, tuple(part.name for part in chosen), config.order == "sequential")
 
-    def __call__(
-        self, x: NamedArray, *, cache: Any = None, offset: Array | int = 0, key: Array | None = None
-    ) -> tuple[NamedArray, Any]:
+    def __call__(self, x: NamedArray, context: Context) -> tuple[NamedArray, Any]:
         """f(x) on (batch, position, embed), and the caches of the parts where they are given."""
-        caches, total = {}, None
-        keys = [None] * len(self.names) if key is None else jax.random.split(key, len(self.names))
-        for name, k in zip(self.names, keys):
-            seen = x if total is None or not self.sequential else x + total
-            change, caches[name] = self.parts[name](
-                seen, cache=cache and cache[name], offset=offset, key=k
-            )
-            total = change if total is None else total + change
-        assert total is not None
-        return total, cache and caches
+        caches, added = {}, None
+        for name, told in zip(self.names, context.split(len(self.names))):
+            seen = stream.read(x, added, sequential=self.sequential)
+            own = told._replace(cache=context.cache and context.cache[name])
+            change, caches[name] = self.parts[name](seen, own)
+            added = stream.add(added, change)
+        assert added is not None
+        return added, context.cache and caches
 
     def empty_cache(self, batch: int, length: int, dtype: jnp.dtype) -> dict[str, Any]:
         """One empty cache for every part."""
@@ -105,68 +99,13 @@ def map_name(path: str) -> str:
     return name if name.endswith(".part.norm") else name.replace(".part.", ".")
 
 
-@dataclass(frozen=True)
-class Tableau:
-    """A Runge-Kutta method as data.
-
-    k_j = f(x + h sum_l a_jl k_l, t - (1 - c_j) h) for each stage j, then x += h sum_j b_j k_j.
-    """
-
-    a: tuple[tuple[float, ...], ...]
-    b: tuple[float, ...]
-    c: tuple[float, ...]
-    unit_step: bool = False
-    """Whether h = 1 in the sums, whatever the spacing of the layers."""
-
-
-TABLEAUS = {
-    "residual": Tableau(a=((),), b=(1.0,), c=(1.0,), unit_step=True),
-    "euler": Tableau(a=((),), b=(1.0,), c=(1.0,)),
-    "heun": Tableau(a=((), (1.0,)), b=(1 / 2, 1 / 2), c=(0.0, 1.0)),
-    "rk4": Tableau(
-        a=((), (1 / 2,), (0.0, 1 / 2), (0.0, 0.0, 1.0)),
-        b=(1 / 6, 1 / 3, 1 / 3, 1 / 6),
-        c=(0.0, 1 / 2, 1 / 2, 1.0),
-    ),
-}
-
-
-class Steps(NamedTuple):
-    """What the loop over depth goes through: times [L, stages] of the weights, and steps [L]."""
-
-    times: np.ndarray | Array
-    sizes: np.ndarray | Array
-
-    @staticmethod
-    def of(tableau: Tableau, depth: int, t: Time | None = None) -> "Steps":
-        """The default grid (t None), the default grid with time frozen (a scalar), or another grid."""
-        xp = jnp if isinstance(t, jax.Array) else np
-        ends = layer_times(depth) if t is None or np.ndim(t) == 0 else xp.asarray(t, xp.float32)
-        starts = xp.concatenate([xp.zeros((1,), xp.float32), ends[:-1]])
-        sizes = ends - starts if t is not None and np.ndim(t) else np.full(depth, 1 / depth)
-        c = np.asarray(tableau.c)[None, :]
-        if t is None:  # exact, so that the end of a layer and the start of the next are one time
-            times = (np.arange(depth)[:, None] + c) / depth
-        else:
-            times = ends[:, None] - (1.0 - c).astype(np.float32) * sizes[:, None].astype(np.float32)
-        if t is not None and np.ndim(t) == 0:
-            times = xp.broadcast_to(xp.asarray(t, xp.float32), times.shape)
-        sizes = xp.ones_like(ends) if tableau.unit_step else sizes
-        return Steps(times.astype(xp.float32), sizes.astype(xp.float32))
-
-    def distinct_times(self) -> np.ndarray:
-        """The times at which a concrete grid looks at the weights, in order."""
-        return np.unique(np.asarray(self.times))
-
-
 def integrate(
     curves: Any,
     x: NamedArray,
-    tableau: Tableau,
-    steps: Steps,
+    plan: LayerPlan,
+    context: Context,
     *,
     remat: Literal["auto", "none", "dots", "full"] = "auto",
-    key: Array | None = None,
 ) -> NamedArray:
     """Follow a block of curves over depth with fixed steps.
 
@@ -174,10 +113,9 @@ def integrate(
     out, which spares it the copies of weights and activations in and out of stacked arrays and any
     recomputation, where remat is "auto".
     """
-    stages = range(len(tableau.c))
     weights, structure = jax.tree.flatten(curves, is_leaf=is_weight)
-    early = [[weight.before_loop(steps.times[:, j]) for weight in weights] for j in stages]
-    keys = None if key is None else jax.random.split(key, steps.sizes.shape[0])
+    early = [[w.before_loop(plan.times[:, j]) for w in weights] for j in range(plan.stages)]
+    keys = None if context.key is None else jax.random.split(context.key, plan.visits)
 
     def layer(x: NamedArray, inputs: Any) -> tuple[NamedArray, None]:
         early, size, key = inputs
@@ -185,35 +123,28 @@ def integrate(
             jax.tree.unflatten(structure, [w.inside_loop(e) for w, e in zip(weights, stage)])
             for stage in without_layer_axis(early)
         ]
-        return pass_layer(blocks, x, tableau, size, key=key)[0], None
+        return pass_layer(blocks, x, plan.tableau, size, context._replace(key=key))[0], None
 
-    written_out = remat == "auto" and _is_small(steps.times.size, x)
+    written_out = remat == "auto" and _is_small(plan.evaluations, x)
     if remat != "none" and not written_out:
         layer = jax.checkpoint(layer, policy=FULL if remat == "full" else DOTS, prevent_cse=False)
-    inputs = (early, jnp.asarray(steps.sizes), keys)
-    return lax.scan(layer, x, inputs, unroll=steps.sizes.size if written_out else 1)[0]
+    inputs = (early, jnp.asarray(plan.sizes), keys)
+    return lax.scan(layer, x, inputs, unroll=plan.sizes.size if written_out else 1)[0]
 
 
 def pass_layer(
-    blocks: Sequence[Block],
-    x: NamedArray,
-    tableau: Tableau,
-    size: Array | np.ndarray,
-    *,
-    caches: Sequence[Any] | None = None,
-    offset: Array | int = 0,
-    key: Array | None = None,
+    blocks: Sequence[Block], x: NamedArray, tableau: Tableau, size: Array | np.ndarray, context: Context
 ) -> tuple[NamedArray, list[Any]]:
-    """One layer, from its blocks, one for each stage; with caches, one for each stage, too."""
+    """One layer, from its blocks, one for each stage; the context's caches are one for each, too."""
     slopes: list[NamedArray] = []
     left = []
     for j, block in enumerate(blocks):
-        at = _advance(x, size, tableau.a[j], slopes)
-        stage_key = None if key is None else jax.random.fold_in(key, j)
-        slope, cache = block(at, cache=caches and caches[j], offset=offset, key=stage_key)
+        at = stream.write(x, size, tableau.a[j], slopes)
+        key = None if context.key is None else jax.random.fold_in(context.key, j)
+        slope, cache = block(at, context._replace(key=key, cache=context.cache and context.cache[j]))
         slopes.append(slope)
         left.append(cache)
-    return _advance(x, size, tableau.b, slopes), left
+    return stream.write(x, size, tableau.b, slopes), left
 
 
 def _is_small(evaluations: int, x: NamedArray) -> bool:
@@ -230,14 +161,3 @@ def without_layer_axis(stacked: Any) -> Any:
         stacked,
         is_leaf=lambda node: isinstance(node, NamedArray),
     )
-
-
-def _advance(
-    x: NamedArray, size: Array | np.ndarray, weights: tuple[float, ...], slopes: list[NamedArray]
-) -> NamedArray:
-    """x + h sum_j weight_j slope_j, summed in float32: a step in bfloat16 would be up to 0.4% off."""
-    total = x.array.astype(size.dtype)
-    for weight, slope in zip(weights, slopes):
-        if weight:
-            total += weight * size * slope.array.astype(size.dtype)
-    return hax.named(total.astype(x.dtype), x.axes)

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from haliax import Axis, NamedArray
 from jax import Array
 
+from qkvflow.nn.parameters import Kind, Parameter, Table
+
 SMALL_TABLE = 1024
 """Rows of an embedding whose gradient is faster as a matrix product than row by row."""
 
@@ -57,6 +59,22 @@ class Linear(eqx.Module):
             product += self.bias.array.reshape(1, -1).astype(x.dtype)
         return hax.named(product.reshape(_shape(leading + self.Out)), leading + self.Out)
 
+    def parameters(self) -> Table:
+        """A matrix, or a vector of parameters where there are no inputs."""
+        is_matrix, inputs = bool(self.In), tuple(axis.name for axis in self.In)
+        table = {}
+        if isinstance(self.weight, NamedArray):
+            kind: Kind = "matrix" if is_matrix else "vector"
+            table["weight"] = Parameter(self.weight.axes, kind, decays=is_matrix, inputs=inputs)
+        if isinstance(self.bias, NamedArray):
+            table["bias"] = Parameter(self.bias.axes, "bias")
+        return table
+
+
+def product_operations(down: Linear, up: Linear) -> int:
+    """Operations of the product of the weights of two linear maps."""
+    return 2 * up.In[0].size * size_of(up.Out) * size_of(down.In)
+
 
 def _shape(axes: Sequence[Axis]) -> tuple[int, ...]:
     return tuple(axis.size for axis in axes)
@@ -76,6 +94,10 @@ class Embedding(eqx.Module):
         """Rows of the table; NaN where an index lies outside, never another index's row."""
         look_up = rows_by_product if self.weight.array.shape[0] <= SMALL_TABLE else rows_of
         return look_up(self.weight.array, indices)
+
+    def parameters(self) -> Table:
+        """One table."""
+        return {"weight": Parameter(self.weight.axes, "embedding", "embedding", decays=True)}
 
 
 def rows_of(table: Array, indices: Array) -> Array:

@@ -1,5 +1,7 @@
 """The feed-forward part of a layer, plain or gated."""
 
+from dataclasses import dataclass
+
 import equinox as eqx
 import haliax as hax
 import jax
@@ -7,8 +9,12 @@ from haliax import Axis, NamedArray
 from jax import Array
 
 from qkvflow.config import Gpt2Config
+from qkvflow.config.variants import PARTS, Part
+from qkvflow.nn.context import Context
 from qkvflow.nn.linear import Linear
 
+ACTIVATION = 10
+"""Operations of an activation function for each element."""
 ACTIVATIONS = {"gelu": jax.nn.gelu, "relu": jax.nn.relu, "silu": jax.nn.silu}
 
 
@@ -35,14 +41,11 @@ class MLP(eqx.Module):
     def empty_cache(self, batch: int, length: int, dtype: object) -> None:
         """Positions do not see each other: there is nothing to remember."""
 
-    def __call__(
-        self,
-        x: NamedArray,
-        *,
-        cache: None = None,
-        offset: Array | int = 0,
-        key: Array | None = None,
-    ) -> tuple[NamedArray, None]:
+    def operations(self, length: int) -> int:
+        """Operations a token beside those of its linear maps: the activation."""
+        return ACTIVATION * self.down.In[0].size
+
+    def __call__(self, x: NamedArray, context: Context) -> tuple[NamedArray, None]:
         """Map (batch, position, embed) to the same axes."""
         branches = self.up(x)
         *leading, _, Mlp = branches.axes
@@ -50,3 +53,12 @@ class MLP(eqx.Module):
         if branches.array.shape[-2] == 2:
             hidden *= branches.array[..., 1, :]
         return self.down(hax.named(hidden, (*leading, Mlp))), None
+
+
+@PARTS.register("mlp")
+@dataclass(frozen=True)
+class MlpPart(Part):
+    """The feed-forward part; its width and activation are fields of the model's config."""
+
+    def build(self, config: Gpt2Config, *, key: Array, out_gain: float) -> MLP:
+        return MLP.init(config, key=key, out_gain=out_gain)

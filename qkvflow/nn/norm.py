@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from haliax import Axis, NamedArray
 from jax import lax
 
+from qkvflow.nn.parameters import Parameter, Table
+
 
 class Norm(eqx.Module):
     """y = (x - mean) / sqrt(var + eps) * weight + bias; the RMS norm leaves out mean and bias.
@@ -40,3 +42,12 @@ class Norm(eqx.Module):
         if self.bias is not None:
             value += self.bias.array[None]
         return hax.named(value.reshape(x.array.shape).astype(x.dtype), x.axes)
+
+    def parameters(self) -> Table:
+        """Weight and bias; of a curve some may be numbers, which are not trained."""
+        arrays = {"weight": self.weight, "bias": self.bias}
+        return {
+            name: Parameter(array.axes, "norm")
+            for name, array in arrays.items()
+            if isinstance(array, NamedArray)
+        }

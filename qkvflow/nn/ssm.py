@@ -13,6 +13,7 @@ A = -exp(a); a gate that scales a would then do nothing at a = 0, hence the soft
 """
 
 import math
+from dataclasses import dataclass
 
 import equinox as eqx
 import haliax as hax
@@ -22,10 +23,18 @@ from haliax import Axis, NamedArray
 from jax import Array
 
 from qkvflow.config import Gpt2Config
+from qkvflow.config.variants import PARTS, Part, not_positive
+from qkvflow.nn.context import Context
 from qkvflow.nn.linear import Linear
+from qkvflow.nn.mlp import ACTIVATION
 from qkvflow.nn.norm import Norm
 from qkvflow.nn.silu import silu, silu_gate
 from qkvflow.nn.ssm_scan import causal_conv, inverse_softplus, scan_by_chunks, scan_step
+
+HEAD_SIZE = 64
+"""Channels of a head where nothing else is said."""
+DECAY = 5
+"""Operations of a decay inside of a chunk for each element."""
 
 
 class SsmCache(eqx.Module):
@@ -51,26 +60,26 @@ class SelectiveSSM(eqx.Module):
     state_size: int = eqx.field(static=True)
 
     @staticmethod
-    def init(config: Gpt2Config, *, key: Array, out_gain: float) -> "SelectiveSSM":
+    def init(settings: "SsmPart", config: Gpt2Config, *, key: Array, out_gain: float) -> "SelectiveSSM":
         """Rates A evenly spaced from 1 to 16, step sizes log-uniform, as in Mamba."""
         k_z, k_xbc, k_delta, k_conv, k_bias, k_out = jax.random.split(key, 6)
-        Embed, Heads, State = config.Embed, config.SsmHeads, config.State
-        Inner = Axis("ssm_inner", Heads.size * config.ssm_head_size)
-        Channels = Axis("ssm_channels", Inner.size + 2 * State.size)
-        Width = Axis("ssm_conv", config.ssm_conv_width)
+        Embed, Inner = config.Embed, Axis("ssm_inner", settings.inner(config))
+        Heads = Axis("ssm_heads", Inner.size // settings.width_of_head(config))
+        Channels = Axis("ssm_channels", Inner.size + 2 * settings.state_size)
+        Width = Axis("ssm_conv", settings.conv_width)
         rates = inverse_softplus(jnp.linspace(1.0, 16.0, Heads.size))
         return SelectiveSSM(
             z=Linear.init((Embed,), (Inner,), key=k_z),
             xbc=Linear.init((Embed,), (Channels,), key=k_xbc),
             delta=Linear.init((Embed,), (Heads,), key=k_delta),
-            delta_bias=Linear(_delta_bias(config, key=k_bias), None, (), (Heads,)),
+            delta_bias=Linear(_delta_bias(settings, Heads, key=k_bias), None, (), (Heads,)),
             conv=Linear.init((Width,), (Channels,), key=k_conv, bias=config.bias),
             A=Linear(hax.named(rates, Heads), None, (), (Heads,)),
             D=Linear(hax.ones(Heads), None, (), (Heads,)),
             norm=Norm.init(Inner, "rms", bias=False, epsilon=config.norm_epsilon),
             out=Linear.init((Inner,), (Embed,), key=k_out, bias=config.bias, gain=out_gain),
-            chunk_size=config.ssm_chunk_size,
-            state_size=State.size,
+            chunk_size=settings.chunk_size,
+            state_size=settings.state_size,
         )
 
     @property
@@ -86,15 +95,19 @@ class SelectiveSSM(eqx.Module):
             state=jnp.zeros((batch, self.state_size, *self._heads), jnp.float32),
         )
 
-    def __call__(
-        self,
-        x: NamedArray,
-        *,
-        cache: SsmCache | None = None,
-        offset: Array | int = 0,
-        key: Array | None = None,
-    ) -> tuple[NamedArray, SsmCache | None]:
+    def operations(self, length: int) -> int:
+        """Operations a token beside those of its linear maps: the scan and the activations.
+
+        A chunk is computed inside, into its state, and out of the state that entered it.
+        """
+        chunk, state = min(self.chunk_size, length), self.state_size
+        heads, inner = self.A.Out[0].size, self.z.Out[0].size
+        inside = 2 * chunk * state + DECAY * chunk * heads + 2 * chunk * inner
+        return inside + 4 * inner * state + ACTIVATION * (2 * inner + 2 * state)
+
+    def __call__(self, x: NamedArray, context: Context) -> tuple[NamedArray, SsmCache | None]:
         """Map (batch, position, embed) to the same axes, going on from the cache where one is given."""
+        cache: SsmCache | None = context.cache
         batch, length, _ = x.array.shape
         start = cache or self.empty_cache(batch, length, x.dtype)
         signal, past = self._convolved(self.xbc(x).array, start.past)
@@ -127,8 +140,64 @@ class SelectiveSSM(eqx.Module):
         return scan_by_chunks(values, delta, A, B, C, state, chunk_size=self.chunk_size)
 
 
-def _delta_bias(config: Gpt2Config, *, key: Array) -> NamedArray:
+def _delta_bias(settings: "SsmPart", Heads: Axis, *, key: Array) -> NamedArray:
     """Biases whose softplus is log-uniform between the smallest and the largest step size."""
-    low, high = math.log(config.ssm_delta_min), math.log(config.ssm_delta_max)
-    delta = jnp.exp(jax.random.uniform(key, (config.SsmHeads.size,), minval=low, maxval=high))
-    return hax.named(inverse_softplus(delta), config.SsmHeads)
+    low, high = math.log(settings.delta_min), math.log(settings.delta_max)
+    delta = jnp.exp(jax.random.uniform(key, (Heads.size,), minval=low, maxval=high))
+    return hax.named(inverse_softplus(delta), Heads)
+
+
+@PARTS.register("ssm")
+@dataclass(frozen=True)
+class SsmPart(Part):
+    """A selective state-space part and its shape."""
+
+    state_size: int = 64
+    """Size N of the state of each channel."""
+    expand: int = 2
+    """Inner width over the width of the model."""
+    head_size: int | None = None
+    """Channels that share one decay rate and one step size delta. None: 64, or the largest power of two
+    below it that divides the inner width."""
+    conv_width: int = 4
+    """Width of the short causal convolution."""
+    chunk_size: int = 128
+    """Positions that the chunked scan handles in one matrix product."""
+    delta_min: float = 1e-3
+    """Smallest step size delta at the start."""
+    delta_max: float = 1e-1
+    """Largest step size delta at the start."""
+
+    def problems(self) -> list[str]:
+        counts = ("state_size", "expand", "conv_width", "chunk_size", "delta_min", "delta_max")
+        problems = not_positive(self, *counts)
+        if self.head_size is not None:
+            problems += not_positive(self, "head_size")
+        if self.delta_max < self.delta_min:
+            problems.append(f"delta_max {self.delta_max} is below delta_min {self.delta_min}.")
+        return problems
+
+    def misfits(self, config: Gpt2Config) -> list[str]:
+        inner = self.inner(config)
+        if inner % self.width_of_head(config) == 0:
+            return []
+        return [
+            f"the state-space part is hidden_dim * expand = {inner} wide, which is not divisible by "
+            f"its head_size {self.head_size}; choose another head_size."
+        ]
+
+    def inner(self, config: Gpt2Config) -> int:
+        """Channels."""
+        return config.hidden_dim * self.expand
+
+    def width_of_head(self, config: Gpt2Config) -> int:
+        """Channels of a head."""
+        return self.head_size or math.gcd(HEAD_SIZE, self.inner(config))
+
+    def width_multiple(self, config: Gpt2Config) -> int:
+        """So that expand * width has whole heads, also where their width is left open."""
+        head = self.head_size or HEAD_SIZE
+        return head // math.gcd(head, self.expand)
+
+    def build(self, config: Gpt2Config, *, key: Array, out_gain: float) -> SelectiveSSM:
+        return SelectiveSSM.init(self, config, key=key, out_gain=out_gain)

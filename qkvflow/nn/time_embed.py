@@ -17,6 +17,7 @@ from jax import Array
 
 from qkvflow.config import Gpt2Config
 from qkvflow.nn.linear import Linear
+from qkvflow.nn.parameters import Table, changed, parameters_inside
 
 Time = float | np.ndarray | Array
 
@@ -92,40 +93,17 @@ class LayerVector(TimeEmbedding):
         return self.table.axes[-1].size
 
 
-class OtherTimes(TimeEmbedding):
-    """An embedding that is told another time than that of the layer: a control."""
+class OneTime(TimeEmbedding):
+    """An embedding that is told one half in every layer: a control."""
 
     told: TimeEmbedding
-    times: tuple[float, ...] = eqx.field(static=True)
 
     def at(self, t: Time) -> Array:
-        knots = layer_times(len(self.times))
-        index = layer_index(t, tuple(map(float, knots)))
-        return self.told.at(jnp.asarray(self.times, jnp.float32)[index])
+        return self.told.at(jnp.full(np.shape(t), 0.5, jnp.float32))
 
     @property
     def size(self) -> int:
         return self.told.size
-
-
-def other_times(kind: str, depth: int) -> tuple[float, ...]:
-    """What layers are told instead of their times; the same for every seed of a run.
-
-    Example:
-        >>> other_times("half", 3)
-        (0.5, 0.5, 0.5)
-        >>> other_times("shuffled", 4)
-        (1.0, 0.25, 0.5, 0.75)
-    """
-    if kind in ("zero", "half"):
-        return ({"zero": 0.0, "half": 0.5}[kind],) * depth
-    rng = np.random.default_rng(depth)
-    if kind == "random":
-        return tuple(map(float, rng.uniform(size=depth)))
-    order = np.arange(depth)
-    while depth > 1 and (order == np.arange(depth)).any():  # no layer keeps its own
-        order = rng.permutation(depth)
-    return tuple(map(float, layer_times(depth)[order]))
 
 
 def _fourier(t: Time, frequency: Array) -> Array:
@@ -135,11 +113,9 @@ def _fourier(t: Time, frequency: Array) -> Array:
 
 
 def time_embedding(config: Gpt2Config, *, key: Array) -> TimeEmbedding:
-    """The time embedding that a config names, told the true times or others."""
+    """The time embedding that a config names, told the true times or one for all."""
     embedding = _true_time_embedding(config, key=key)
-    if config.layer_time == "true":
-        return embedding
-    return OtherTimes(embedding, other_times(config.layer_time, config.num_layers))
+    return embedding if config.layer_time == "true" else OneTime(embedding)
 
 
 def _true_time_embedding(config: Gpt2Config, *, key: Array) -> TimeEmbedding:
@@ -177,3 +153,7 @@ class TimeNetwork(eqx.Module):
         times = tuple(Axis("layers", n) for n in features.shape[:-1])
         hidden = self.hidden(hax.named(features, times + self.hidden.In))
         return self.out(hax.named(jax.nn.silu(hidden.array), hidden.axes)).array
+
+    def parameters(self) -> Table:
+        """All its arrays are of one group, and none decays."""
+        return changed(parameters_inside(self), group="time_network", decays=False)

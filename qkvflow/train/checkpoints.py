@@ -38,7 +38,7 @@ from qkvflow.models.storage import ARRAYS, check_shapes, read_arrays, write_arra
 from qkvflow.train.run_files import checkpoint_paths, model_directories, write_models
 from qkvflow.train.step import State
 
-FORMAT = 1
+FORMAT = 2
 OPTIMIZER, RECORD, BEST = "optimizer.safetensors", "training.json", "best"
 
 

@@ -90,10 +90,8 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
         training = Training(run, out, data, program, saver, recorder, progress, stop)
         try:
             return training.run_all()
-        except eqx.EquinoxRuntimeError as error:  # raised by the adaptive integrator only
-            from qkvflow.nn.adaptive import remedy  # diffrax is slow to import
-
-            raise TrainingError(f"Training stopped: {remedy(model.config)}") from error
+        except eqx.EquinoxRuntimeError as error:  # of an integrator that gave up
+            raise TrainingError(f"Training stopped: {model.integrator.remedy}") from error
 
 
 def check_memory(needed: int | None, what: str, instead: str) -> None:

@@ -11,7 +11,8 @@ import optax
 from jax import lax
 
 from qkvflow.config import ConfigError, OptimizerConfig, nearest
-from qkvflow.models.paths import PARTS, Arrays
+from qkvflow.models.paths import Arrays
+from qkvflow.nn.parameters import Table
 
 
 def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
@@ -43,18 +44,14 @@ def _decay(config: OptimizerConfig, steps: int) -> optax.Schedule:
 
 
 def make_optimizer(
-    config: OptimizerConfig,
-    schedule: optax.Schedule,
-    *,
-    parts: dict[str, str],
-    decays: dict[str, bool],
+    config: OptimizerConfig, schedule: optax.Schedule, table: Table
 ) -> optax.GradientTransformation:
-    """Clip, then the named optimizer, then the learning rate's multiplier of each part.
+    """Clip, then the named optimizer, then the learning rate's multiplier of each group.
 
     Args:
-        parts: the part of every array, as `qkvflow.models.paths.parts_of` has it.
-        decays: whether it is decayed, as `decays_of` has it.
+        table: what the arrays are that are trained, by path.
     """
+    decays = {path: parameter.decays for path, parameter in table.items()}
     if not _takes_a_learning_rate(config.name):
         known = [name for name in dir(optax) if _takes_a_learning_rate(name)]
         raise _refused(f"there is no optimizer {config.name!r}. {nearest(config.name, known)}")
@@ -63,7 +60,7 @@ def make_optimizer(
     if twice:
         raise _refused(f"options names {', '.join(twice)}, which optimizer has a field for; use that.")
     options |= config.options
-    chain = [_call(config.name, options), _scale_parts(config, parts)]
+    chain = [_call(config.name, options), _scale_groups(config, table)]
     if config.clip:
         chain.insert(0, _clip(config.clip))
     return optax.chain(*chain)
@@ -128,13 +125,12 @@ def _clip(largest: float) -> optax.GradientTransformation:
     return optax.stateless(clip)
 
 
-def _scale_parts(config: OptimizerConfig, parts: dict[str, str]) -> optax.GradientTransformation:
-    multipliers = {part: getattr(config, f"{part}_multiplier") for part in PARTS}
-    factors = {path: multipliers[part] for path, part in parts.items()}
+def _scale_groups(config: OptimizerConfig, table: Table) -> optax.GradientTransformation:
+    factors = {path: getattr(config, f"{p.group}_multiplier") for path, p in table.items()}
 
     def scale(updates: Arrays, params: Any = None) -> Arrays:
         return {path: update * factors[path] for path, update in updates.items()}
 
-    if set(multipliers.values()) == {1.0}:
+    if set(factors.values()) <= {1.0}:
         return optax.identity()
     return optax.stateless(scale)

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
-from haliax import Axis
 from haliax.partitioning import pspec_for_axis
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from qkvflow.config import ConfigError, Gpt2Config, RunConfig
+from qkvflow.nn.parameters import Table
 
 DEVICES = "devices"
 MAPPINGS = {"data": {"batch": DEVICES}, "fsdp": {"batch": DEVICES, "embed": DEVICES}}
@@ -25,17 +25,17 @@ class Placement:
 
     mesh: Mesh | None
     parallel: Literal["data", "fsdp"]
-    axes: dict[str, tuple[Axis, ...]]
-    """Of the parameters, by path."""
+    parameters: Table
+    """What the arrays are that are cut, by path."""
     seeds: int
 
     @staticmethod
-    def of(run: RunConfig, config: Gpt2Config, axes: dict[str, tuple[Axis, ...]]) -> "Placement":
+    def of(run: RunConfig, config: Gpt2Config, parameters: Table) -> "Placement":
         """Over all local devices."""
         devices = jax.local_devices()
         check_divisible(run, config, len(devices))
         mesh = Mesh(np.array(devices), (DEVICES,)) if len(devices) > 1 else None
-        return Placement(mesh, run.parallel, axes, run.seeds)
+        return Placement(mesh, run.parallel, parameters, run.seeds)
 
     def batch(self, ids: np.ndarray) -> Any:
         """Ids [batch, position], or [seeds, batch, position], cut along the batch."""
@@ -55,7 +55,8 @@ class Placement:
 
     def _sharding(self, path: Any, leaf: Any) -> NamedSharding:
         assert self.mesh is not None
-        axes = self.axes.get(getattr(path[-1], "key", ""), ())
+        parameter = self.parameters.get(getattr(path[-1], "key", ""))
+        axes = () if parameter is None else parameter.axes
         several = 1 if self.seeds > 1 else 0
         if leaf.shape[several:] != tuple(axis.size for axis in axes):
             return NamedSharding(self.mesh, PartitionSpec())

@@ -10,7 +10,7 @@ import numpy as np
 from qkvflow.config import RunConfig
 from qkvflow.data import TokenDataset, batch_at
 from qkvflow.models import LanguageModel
-from qkvflow.models.paths import Arrays, axes_of, with_arrays
+from qkvflow.models.paths import Arrays, with_arrays
 from qkvflow.train.placement import Placement
 from qkvflow.train.step import Learner, Report, State, over_seeds
 
@@ -36,7 +36,7 @@ class Program:
     def of(run: RunConfig, data: TokenDataset) -> "Program":
         """The program of a run; its mistakes show here, before anything is computed."""
         learner = Learner.of(run, run.model_config(data.tokenizer.vocab_size))
-        placement = Placement.of(run, learner.model.config, axes_of(learner.model))
+        placement = Placement.of(run, learner.model.config, learner.model.parameters())
         return Program(learner, run, data, placement)
 
     def _start_all(self, numbers: Any) -> State:

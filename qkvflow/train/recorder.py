@@ -112,6 +112,6 @@ def _values(evaluation: Evaluation) -> dict[str, Any]:
 
 def _flops(model: LanguageModel, run: RunConfig) -> int | None:
     """Operations of a step; unknown where the integrator chooses its steps itself."""
-    if model.config.integrator == "adaptive":
+    if not model.integrator.has_grid:
         return None
     return training_flops(model, run.batch_size, run.length)

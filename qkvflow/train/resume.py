@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 
 from qkvflow.config import ConfigError, RunConfig, read_run
+from qkvflow.config.history import moved_run
 from qkvflow.data import TokenDataset, Tokenizer
 from qkvflow.files import FileError
 from qkvflow.models import build_model
@@ -46,7 +47,7 @@ def find_saved(out: Path, run: RunConfig) -> Saved | None:
     if path is None:
         return None
     try:
-        there = RunConfig.from_dict(record["run"])
+        there = RunConfig.from_dict(moved_run(record["run"]))
     except ConfigError as error:
         raise FileError(f"{path} holds a run that this version cannot read: {error}") from error
     tokenizer = read_tokenizer(model_directories(path, there)[0])

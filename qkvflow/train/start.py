@@ -8,9 +8,8 @@ from qkvflow.config import ConfigError, Gpt2Config, RunConfig, StartConfig
 from qkvflow.data import Tokenizer
 from qkvflow.files import FileError
 from qkvflow.models import LanguageModel, adapt, adapter_paths, unroll
-from qkvflow.models.paths import Arrays, arrays_of, nodes_of, parts_of
+from qkvflow.models.paths import Arrays, arrays_of
 from qkvflow.models.storage import arrays_digest, check_shapes
-from qkvflow.nn.norm import Norm
 from qkvflow.train.run_files import load_model, read_tokenizer
 
 
@@ -38,14 +37,7 @@ def prepared(
     model = base if depth is None else unroll(base, depth)
     if architecture.adapter is None or model.config.adapter is not None:
         return model
-    return adapt(
-        model,
-        architecture.adapter,
-        rank=architecture.adapter_rank,
-        alpha=architecture.adapter_alpha,
-        maps=architecture.adapter_maps,
-        key=jax.random.key(seed),
-    )
+    return adapt(model, architecture.adapter, key=jax.random.key(seed))
 
 
 def starting_arrays(run: RunConfig, model: LanguageModel) -> list[Arrays]:
@@ -92,10 +84,8 @@ def trained_paths(model: LanguageModel, start: StartConfig | None) -> tuple[str,
 
 
 def _embeddings_and_norms(model: LanguageModel) -> list[str]:
-    norms = tuple(f"{path}." for path, _ in nodes_of(model, Norm))
-    return [
-        path for path, part in parts_of(model).items() if part == "embedding" or path.startswith(norms)
-    ]
+    table = model.parameters()
+    return [path for path, found in table.items() if found.kind in ("embedding", "norm")]
 
 
 def _start_of(run: RunConfig) -> StartConfig:

@@ -18,7 +18,7 @@ from jax import Array, lax
 from qkvflow.config import Gpt2Config, RunConfig
 from qkvflow.models import LanguageModel, build_model
 from qkvflow.models.language_model import token_losses
-from qkvflow.models.paths import Arrays, arrays_of, decays_of, parts_of, with_arrays
+from qkvflow.models.paths import Arrays, arrays_of, with_arrays
 from qkvflow.train.optimizer import check_optimizer, make_optimizer, make_schedule
 from qkvflow.train.start import trained_paths
 
@@ -68,8 +68,8 @@ class Learner:
         trained = trained_paths(model, run.start)
         arrays, _ = split(arrays_of(model), trained)
         schedule = make_schedule(run.optimizer, run.steps)
-        decays = {path: decay for path, decay in decays_of(model).items() if path in arrays}
-        optimizer = make_optimizer(run.optimizer, schedule, parts=parts_of(model), decays=decays)
+        table = {path: found for path, found in model.parameters().items() if path in arrays}
+        optimizer = make_optimizer(run.optimizer, schedule, table)
         check_optimizer(optimizer, arrays, run.optimizer.name)
         return Learner(run.model, model, optimizer, schedule, run.accumulate, trained)
 

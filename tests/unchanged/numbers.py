@@ -81,9 +81,7 @@ def _numbers(run):
 
 def decay_mask(model):
     """Whether weight decay acts on each array, by path."""
-    from qkvflow.models.paths import decays_of
-
-    return decays_of(model)
+    return {path: parameter.decays for path, parameter in model.parameters().items()}
 
 
 @eqx.filter_jit

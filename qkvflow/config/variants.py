@@ -1,0 +1,200 @@
+"""Variants: the ways to do a thing that a config chooses among, each with settings of its own.
+
+A weight family, a part of a layer, an integrator and an adapter are each one file: a frozen dataclass
+of settings that registers itself under a name and knows how to make the thing. In a config a variant
+is its name, or a table of the name and its settings:
+
+    weights: gated
+    weights: {family: gated, gate: both}
+    parts: [attention, {part: ssm, state_size: 16}]
+    integrator: {method: adaptive, rtol: 1e-4}
+    adapter: {method: lora, rank: 4}
+
+The modules that make them are imported when the first one is named: reading a config needs no JAX.
+"""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from qkvflow.config.registry import Registry
+from qkvflow.config.strict import ConfigError, nearest, type_problems
+
+if TYPE_CHECKING:
+    from qkvflow.config.neuralode_ssm_config import Gpt2Config
+
+_Variant = TypeVar("_Variant", bound="Variant")
+
+
+class Variant(ABC):
+    """A choice and its settings. A subclass is a frozen dataclass; its fields are the settings."""
+
+    word: ClassVar[str]
+    """What stands before the name in a table: family, part, method."""
+    name: ClassVar[str] = ""
+    """Under which it is registered."""
+
+    def problems(self) -> list[str]:
+        """A sentence for every setting that cannot be."""
+        return []
+
+    def to_table(self) -> Any:
+        """The name, or where there are settings a table of the name and all of them."""
+        settings = {field.name: getattr(self, field.name) for field in _fields(type(self))}
+        return {self.word: self.name, **settings} if settings else self.name
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _fields(variant: type[Variant]) -> tuple[dataclasses.Field, ...]:
+    return dataclasses.fields(variant)  # type: ignore[arg-type]
+
+
+class Variants(Registry[type[_Variant]], Generic[_Variant]):
+    """The variants of one kind; they can be read from what a config says."""
+
+    def __init__(self, kind: str, home: str, base: Any):
+        super().__init__(kind, home)
+        self._base = base
+
+    def register(self, name: str) -> Any:
+        """Put a variant under a name; a decorator."""
+        put = super().register(name)
+
+        def named(variant: type[_Variant]) -> type[_Variant]:
+            variant.name = name
+            return put(variant)
+
+        return named
+
+    def read(self, value: Any) -> _Variant:
+        """The variant that a name, or a table of a name and settings, stands for.
+
+        Raises:
+            ConfigError: there is no such variant, or it has no such setting.
+        """
+        if isinstance(value, self._base):
+            return value
+        table = {self._base.word: value} if isinstance(value, str) else value
+        if not isinstance(table, Mapping) or not isinstance(table.get(self._base.word), str):
+            problem = f"{value!r}; expected a name, or a table like {{{self._base.word}: NAME, ...}}."
+            raise ConfigError(f"The {self.kind} cannot be used:", [problem])
+        variant = self[table[self._base.word]]
+        return self._made(variant, {name: v for name, v in table.items() if name != self._base.word})
+
+    def _made(self, variant: type[_Variant], settings: Mapping[str, Any]) -> _Variant:
+        known = [field.name for field in _fields(variant)]
+        problems = [
+            f"{variant.name} has no setting {name!r}. {_known(str(name), known)}"
+            for name in settings
+            if name not in known
+        ]
+        if not problems:
+            plain = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
+            made = variant(**plain)
+            problems = type_problems(made) or made.problems()
+            problems = [f"{variant.name}: {problem}" for problem in problems]
+        if problems:
+            raise ConfigError(f"The {self.kind} cannot be used:", problems)
+        return made
+
+
+def _known(name: str, known: list[str]) -> str:
+    return nearest(name, known) if known else "It has none."
+
+
+def not_positive(settings: Any, *names: str) -> list[str]:
+    """A sentence for each of these numbers that is not above 0 and finite."""
+    return [
+        f"{name} is {getattr(settings, name)}; expected a number above 0."
+        for name in names
+        if not 0 < getattr(settings, name) < float("inf")
+    ]
+
+
+class Family(Variant):
+    """How weights depend on depth: it makes a layer of curves from an ordinary layer."""
+
+    word = "family"
+
+    @abstractmethod
+    def layer(self, make: Any, config: "Gpt2Config", *, key: Any) -> Any:
+        """A layer like those that `make(key)` gives, with curves for its linear maps and norms."""
+
+
+class Part(Variant):
+    """What a layer is made of: attention, an MLP, a state-space part."""
+
+    word = "part"
+
+    @abstractmethod
+    def build(self, config: "Gpt2Config", *, key: Any, out_gain: float) -> Any:
+        """The part with fresh weights, its output map smaller or larger by a gain."""
+
+    def misfits(self, config: "Gpt2Config") -> list[str]:
+        """A sentence for everything in a config that this part does not go with."""
+        return []
+
+    def width_multiple(self, config: "Gpt2Config") -> int:
+        """Widths of the model that this part can have are multiples of this one."""
+        return 1
+
+
+class Integrator(Variant):
+    """How the layers are added up. Fixed-step methods and the adaptive one: `qkvflow.nn`."""
+
+    word = "method"
+    unit_step: ClassVar[bool] = False
+    """Whether every layer counts in full, whatever the spacing of the layers."""
+
+    @abstractmethod
+    def plan(self, depth: int, t: Any = None) -> Any:
+        """The layers of a forward pass: when each is, and how large its step.
+
+        Raises:
+            ConfigError: this method has no grid over depth.
+        """
+
+    @abstractmethod
+    def table_times(self, depth: int) -> Any:
+        """Where a table of weights has entries: every time at which the weights are looked at."""
+
+    @abstractmethod
+    def follow(self, curves: Any, x: Any, config: "Gpt2Config", t: Any, context: Any) -> Any:
+        """x(1) from x(0), through a block of curves."""
+
+    @property
+    def has_grid(self) -> bool:
+        """Whether the layers are known before the forward pass."""
+        return True
+
+    @property
+    def remedy(self) -> str:
+        """What to do where it gave up in a forward pass, if it can."""
+        return ""
+
+
+class Adapter(Variant):
+    """What is put around curves that are there already, and trained in their stead."""
+
+    word = "method"
+    maps: tuple[str, ...]
+    """Patterns over the names of the linear maps that it goes around."""
+    any_depth: ClassVar[bool] = False
+    """Whether it can be used at other depths than the one it was trained at."""
+
+    @abstractmethod
+    def around(self, curve: Any, config: "Gpt2Config", *, key: Any) -> Any:
+        """The same curve with fresh arrays that change nothing yet."""
+
+    @abstractmethod
+    def around_head(self, head: Any, *, key: Any) -> Any:
+        """The same for the output projection, which is a curve that has one time."""
+
+
+FAMILIES = Variants[Family]("weight family", "qkvflow.nn.families", Family)
+PARTS = Variants[Part]("part of a layer", "qkvflow.nn.dynamic", Part)
+INTEGRATORS = Variants[Integrator]("integrator", "qkvflow.nn.integrators", Integrator)
+ADAPTERS = Variants[Adapter]("adapter", "qkvflow.nn.adapters", Adapter)

@@ -1,0 +1,112 @@
+"""One layer's weights, scaled by gates that depend on depth: time-indexed sharing."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import equinox as eqx
+import haliax as hax
+import jax
+import numpy as np
+from haliax import Axis
+from jax import Array
+
+from qkvflow.config import Gpt2Config
+from qkvflow.config.variants import FAMILIES, Family
+from qkvflow.nn.families.shared import Shared
+from qkvflow.nn.linear import Linear, size_of
+from qkvflow.nn.norm import Norm
+from qkvflow.nn.time_embed import Time, TimeNetwork
+from qkvflow.nn.weights import Affine, MakeLayer, Weight, at_every_time, map_affine, size
+
+
+class Gated(Weight):
+    """W(t) = W * 2 sigmoid(g(t)), with g = MLP(embedding(t)) zero at the start.
+
+    With start "sigmoid" the gate is sigmoid(g(t)). There is one network for each group of axes that has
+    a gate of its own: the input axes, the output axes, both (a product, rank one), or all axes together
+    (element-wise). The bias is shared.
+    """
+
+    base: Linear
+    gates: tuple[TimeNetwork, ...]
+    start: Literal["identity", "sigmoid"] = eqx.field(static=True)
+
+    def at(self, t: Time) -> Linear:
+        """The base map with its weight scaled by the gates at t."""
+        return self._scaled(at_every_time(self.base, t), self.gates_at(t))
+
+    def gates_at(self, t: Time) -> list[Array]:
+        """The gates: vectors, unless they are element-wise."""
+        return [self._gate(network, t) for network in self.gates]
+
+    def before_loop(self, times: Time) -> list[Array]:
+        """The gates."""
+        return self.gates_at(times)
+
+    def inside_loop(self, prepared: list[Array]) -> Linear:
+        """The base map with the gates of a layer."""
+        return self._scaled(self.base, prepared)
+
+    def operations(self) -> int:
+        return 2 * size(self.gates) + len(self.gates) * size(self.base.weight)
+
+    def modulators(self, times: Time) -> dict[str, Array]:
+        """The gates, one a row, a column or a weight."""
+        names = [f" ({i + 1})" for i in range(len(self.gates))] if len(self.gates) > 1 else [""]
+        return {
+            name: gate.reshape(gate.shape[0], -1) for name, gate in zip(names, self.gates_at(times))
+        }
+
+    @staticmethod
+    def _scaled(linear: Linear, gates: list[Array]) -> Linear:
+        # As matrices: sums over arrays that have an axis of size one are slow (see `Norm`).
+        shape = linear.weight.array.shape
+        weight = linear.weight.array
+        weight = weight.reshape(*shape[: -len(linear.In + linear.Out)], size_of(linear.In), -1)
+        for gate in gates:
+            weight *= gate
+        named = hax.named(weight.reshape(shape), linear.weight.axes)
+        return Linear(named, linear.bias, linear.In, linear.Out)
+
+    def _gate(self, network: TimeNetwork, t: Time) -> Array:
+        """The gate of one network, [..., In, Out], of size one where it does not act."""
+        gate = jax.nn.sigmoid(network.at(t)) * (1.0 if self.start == "sigmoid" else 2.0)
+        acts_on = network.out.Out
+        shape = (
+            size_of(side) if set(side) <= set(acts_on) else 1 for side in (self.base.In, self.base.Out)
+        )
+        return gate.reshape(*np.shape(t), *shape)
+
+
+@FAMILIES.register("gated")
+@dataclass(frozen=True)
+class GatedFamily(Family):
+    """One set of base weights with gates; norms and biases are shared."""
+
+    gate: Literal["input", "output", "both", "element"] = "output"
+    """What one gate scales: rows, columns, rows and columns, or single weights."""
+    start: Literal["identity", "sigmoid"] = "identity"
+    """identity: gates are 2 sigmoid(g) and start at 1. sigmoid: sigmoid(g), starting at 1/2."""
+
+    def layer(self, make: MakeLayer, config: Gpt2Config, *, key: Array) -> Any:
+        k_layer, k_gates = jax.random.split(key)
+        return map_affine(lambda affine, k: self._curve(affine, config, k), make(k_layer), k_gates)
+
+    def _curve(self, affine: Affine, config: Gpt2Config, key: Array) -> Weight:
+        if isinstance(affine, Norm):
+            return Shared(affine)
+        groups = self._gated_axes(affine)
+        keys = jax.random.split(key, len(groups))
+        networks = (TimeNetwork.init(config, axes, key=k, zero=True) for axes, k in zip(groups, keys))
+        return Gated(affine, tuple(networks), self.start)
+
+    def _gated_axes(self, linear: Linear) -> list[tuple[Axis, ...]]:
+        """The groups of axes that have a gate; a vector is gated on its only axes, its outputs."""
+        if not linear.In:
+            return [linear.Out]
+        return {
+            "input": [linear.In],
+            "output": [linear.Out],
+            "both": [linear.In, linear.Out],
+            "element": [linear.In + linear.Out],
+        }[self.gate]

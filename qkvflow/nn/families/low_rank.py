@@ -1,0 +1,105 @@
+"""One layer's weights, and a low-rank part whose singular values depend on depth."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import haliax as hax
+import jax
+from haliax import Axis
+from jax import Array
+
+from qkvflow.config import Gpt2Config
+from qkvflow.config.variants import FAMILIES, Family, not_positive
+from qkvflow.nn.families.shared import Shared
+from qkvflow.nn.linear import Linear, product_operations, size_of
+from qkvflow.nn.norm import Norm
+from qkvflow.nn.parameters import Table, adapter_parameters, changed, parameters_inside
+from qkvflow.nn.time_embed import Time, TimeNetwork
+from qkvflow.nn.weights import Affine, MakeLayer, Weight, map_affine, size
+
+
+class LowRank(Weight):
+    """W(t) = W + U diag(s(t)) V, with s = MLP(embedding(t)) zero at the start.
+
+    `base` may itself be a curve: then this is an adapter of it (LoRA that is a function of depth).
+    """
+
+    base: Linear | Weight
+    down: Linear
+    up: Linear
+    network: TimeNetwork
+
+    @staticmethod
+    def init(
+        base: Linear | Weight, like: Linear, rank: int, config: Gpt2Config, key: Array
+    ) -> "LowRank":
+        """A base, which is a map like `like` at every time, with a low-rank part that is zero."""
+        k_down, k_up, k_network = jax.random.split(key, 3)
+        Rank = Axis("rank", rank)
+        return LowRank(
+            base=base,
+            down=Linear.init(like.In, (Rank,), key=k_down),
+            up=Linear.init((Rank,), like.Out, key=k_up),
+            network=TimeNetwork.init(config, (Rank,), key=k_network, zero=True),
+        )
+
+    def at(self, t: Time) -> Linear:
+        """The base map at t with the low-rank part added to its weight."""
+        return self._added(self._curve.at(t), self.network.at(t))
+
+    def before_loop(self, times: Time) -> tuple[Any, Array]:
+        """What the base curve makes of the times, and s."""
+        return self._curve.before_loop(times), self.network.at(times)
+
+    def inside_loop(self, prepared: tuple[Any, Array]) -> Linear:
+        """The base map of a layer with the low-rank part added to its weight."""
+        base, scale = prepared
+        return self._added(self._curve.inside_loop(base), scale)
+
+    def operations(self) -> int:
+        own = 2 * size(self.network) + product_operations(self.down, self.up)
+        return self._curve.operations() + own
+
+    def modulators(self, times: Time) -> dict[str, Array]:
+        """The scales s(t), one a rank; and what modulates the base."""
+        inner = {f".base{name}": m for name, m in self._curve.modulators(times).items()}
+        return inner | {"": self.network.at(times)}
+
+    def parameters(self) -> Table:
+        """The low-rank part of a vector decays as little as the vector."""
+        is_adapter = isinstance(self.base, Weight)
+        table = adapter_parameters(self) if is_adapter else parameters_inside(self)
+        return table if self.down.In else changed(table, decays=False)
+
+    @property
+    def _curve(self) -> Weight:
+        return self.base if isinstance(self.base, Weight) else Shared(self.base)
+
+    def _added(self, base: Linear, scale: Array) -> Linear:
+        scale = scale[..., None, :]
+        down = self.down.weight.array.reshape((1,) * (scale.ndim - 2) + (-1, scale.shape[-1]))
+        up = self.up.weight.array.reshape(scale.shape[-1], size_of(self.up.Out))
+        weight = base.weight.array + ((down * scale) @ up).reshape(base.weight.array.shape)
+        return eqx.tree_at(lambda m: m.weight, base, hax.named(weight, base.weight.axes))
+
+
+@FAMILIES.register("low_rank")
+@dataclass(frozen=True)
+class LowRankFamily(Family):
+    """One set of base weights with low-rank parts; norms are shared."""
+
+    rank: int = 8
+    """Rank of what depends on depth."""
+
+    def problems(self) -> list[str]:
+        return not_positive(self, "rank")
+
+    def layer(self, make: MakeLayer, config: Gpt2Config, *, key: Array) -> Any:
+        k_layer, k_ranks = jax.random.split(key)
+        return map_affine(lambda affine, k: self._curve(affine, config, k), make(k_layer), k_ranks)
+
+    def _curve(self, affine: Affine, config: Gpt2Config, key: Array) -> Weight:
+        if isinstance(affine, Norm):
+            return Shared(affine)
+        return LowRank.init(affine, affine, self.rank, config, key)

@@ -1,0 +1,73 @@
+"""Integrators: how the layers are added up. Fixed steps share one loop; `adaptive` has its own file."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from haliax import NamedArray
+
+from qkvflow.config import Gpt2Config
+from qkvflow.config.variants import INTEGRATORS as INTEGRATORS
+from qkvflow.config.variants import Integrator
+from qkvflow.nn.adaptive import Adaptive as Adaptive
+from qkvflow.nn.context import Context
+from qkvflow.nn.depth import LayerPlan, Tableau
+from qkvflow.nn.dynamic import integrate
+from qkvflow.nn.time_embed import Time
+
+
+class FixedStep(Integrator):
+    """A Runge-Kutta method with the steps of a grid."""
+
+    tableau: ClassVar[Tableau]
+
+    def plan(self, depth: int, t: Time | None = None) -> LayerPlan:
+        return LayerPlan.on_grid(self.tableau, depth, t, unit_step=self.unit_step)
+
+    def table_times(self, depth: int) -> np.ndarray:
+        return self.plan(depth).distinct_times()
+
+    def follow(
+        self, curves: Any, x: NamedArray, config: Gpt2Config, t: Time | None, context: Context
+    ) -> NamedArray:
+        return integrate(curves, x, self.plan(config.num_layers, t), context, remat=config.remat)
+
+
+_ONE_STAGE = Tableau(a=((),), b=(1.0,), c=(1.0,))
+
+
+@INTEGRATORS.register("residual")
+@dataclass(frozen=True)
+class Residual(FixedStep):
+    """x + f(x) in every layer, as in a transformer."""
+
+    tableau = _ONE_STAGE
+    unit_step = True
+
+
+@INTEGRATORS.register("euler")
+@dataclass(frozen=True)
+class Euler(FixedStep):
+    """x + f(x) / L."""
+
+    tableau = _ONE_STAGE
+
+
+@INTEGRATORS.register("heun")
+@dataclass(frozen=True)
+class Heun(FixedStep):
+    """The mean of the slopes at both ends of a step: of order two."""
+
+    tableau = Tableau(a=((), (1.0,)), b=(1 / 2, 1 / 2), c=(0.0, 1.0))
+
+
+@INTEGRATORS.register("rk4")
+@dataclass(frozen=True)
+class Rk4(FixedStep):
+    """The classical method of Runge and Kutta: of order four."""
+
+    tableau = Tableau(
+        a=((), (1 / 2,), (0.0, 1 / 2), (0.0, 0.0, 1.0)),
+        b=(1 / 6, 1 / 3, 1 / 3, 1 / 6),
+        c=(0.0, 1 / 2, 1 / 2, 1.0),
+    )
