@@ -1,5 +1,7 @@
 """What the tests share: a small configuration, random parameters, random tokens."""
 
+import dataclasses
+
 import equinox as eqx
 import haliax as hax
 import jax
@@ -13,6 +15,7 @@ from qkvflow.nn.families import FAMILIES
 FIXED_STEP = ("residual", "euler", "heun", "rk4")
 FLAVOURS = ("gpt2", "llama")
 WEIGHTS = tuple(FAMILIES)
+SMALL_SSM = {"part": "ssm", "state_size": 4, "head_size": 8, "chunk_size": 8}
 
 
 def small_config(**changes):
@@ -27,12 +30,13 @@ def small_config(**changes):
         "mlp_ratio": 2,
         "time_embed_dim": 6,
         "sinusoidal_dim": 3,
-        "low_rank": 2,
-        "ssm_state_size": 4,
-        "ssm_head_size": 8,
-        "ssm_chunk_size": 8,
     }
-    return Gpt2Config(**{**fields, **changes})
+    fields |= changes
+    if fields.get("parts"):
+        fields["parts"] = tuple(SMALL_SSM if part == "ssm" else part for part in fields["parts"])
+    if fields.get("weights") == "low_rank":
+        fields["weights"] = {"family": "low_rank", "rank": 2}
+    return Gpt2Config(**fields)
 
 
 def randomised(tree, seed=0, scale=0.3):
@@ -49,6 +53,8 @@ def randomised(tree, seed=0, scale=0.3):
 
 def random_model(name, config, seed=0, scale=0.3):
     """A named model at random parameters; its own start is never computed, which saves compiling it."""
+    if config.parts is None and name == "time_indexed_ssm":
+        config = dataclasses.replace(config, parts=("attention", SMALL_SSM))
     shapes = eqx.filter_eval_shape(build_model, name, config, key=jax.random.key(0))
     zeros = jax.tree.map(
         lambda leaf: (

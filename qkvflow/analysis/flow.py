@@ -15,7 +15,7 @@ from jax import Array, lax
 
 from qkvflow.models import LanguageModel
 from qkvflow.models.checks import check_ids, checked_time
-from qkvflow.nn.context import Context
+from qkvflow.nn.context import PLAIN
 from qkvflow.nn.depth import Tableau
 from qkvflow.nn.dynamic import Block, pass_layer, without_layer_axis
 from qkvflow.nn.time_embed import Time
@@ -36,7 +36,7 @@ class Flow(eqx.Module):
         """x after a layer, which is a slice of `layers` along their leading axis."""
         blocks, size = layer
         named = hax.named(x[None], ("batch", "position", "embed"))
-        after, _ = pass_layer(without_layer_axis(blocks), named, self.tableau, size, Context())
+        after, _ = pass_layer(without_layer_axis(blocks), named, self.tableau, size, PLAIN)
         return after.array[0]
 
 

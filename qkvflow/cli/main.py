@@ -63,12 +63,19 @@ def main(arguments: list[str] | None = None) -> int:
         keep_freed_memory()  # before anything starts JAX
     import tyro  # late: `qkvflow --help` answers at once
 
+    from qkvflow.cli import variants
+
     module = importlib.import_module(f"qkvflow.cli.{name}")
     try:
         defaults = module.defaults(rest) if hasattr(module, "defaults") else None
         prog = f"qkvflow {name}"
         options = tyro.cli(
-            module.Options, prog=prog, description=module.__doc__, args=rest, default=defaults
+            module.Options,
+            prog=prog,
+            description=module.__doc__,
+            args=rest,
+            default=defaults,
+            registry=variants.registry(),
         )
         return module.run(options) or 0
     except (ConfigError, DataError, FileError) as error:

@@ -78,19 +78,15 @@ class Gpt2Config:
     """Pair k of D channels turns by position * rotary_base^(-2 k / D)."""
 
     weights: Family | None = None
-    """How weights depend on depth: per_layer, shared, generated, gated, low_rank, or a table with
-    settings such as {family: gated, gate: both}. None: as the named model has it."""
+    """A weight family, such as shared or {family: gated, gate: both}. None: the named model's."""
     parts: tuple[Part, ...] | None = None
-    """What a layer is made of: some of attention, mlp, ssm, or tables with settings such as
-    {part: ssm, state_size: 16}. None: as the named model has it."""
+    """What a layer is made of: attention, mlp, {part: ssm, state_size: 16}. None: the named model's."""
     order: Order | None = None
     """sequential: each part sees what the one before added. parallel: all see the layer's input."""
     integrator: Integrator | None = None
-    """How the layers are added up: residual, euler, heun, rk4, adaptive, or a table with settings such
-    as {method: adaptive, rtol: 1e-4}. None: as the named model has it."""
+    """How the layers are added up: euler, {method: adaptive, rtol: 1e-4}. None: the named model's."""
     adapter: Adapter | None = None
-    """What is put around linear maps and trained in their stead: lora, depth_lora, or a table with
-    settings such as {method: lora, rank: 4}; see `qkvflow.finetune`."""
+    """What is put around linear maps and trained in their stead, such as {method: lora, rank: 4}."""
 
     time_embedding: Literal["sinusoidal", "learned_fourier", "layer_vector"] = "sinusoidal"
     """What the time networks see of the layer index t."""
@@ -113,12 +109,12 @@ class Gpt2Config:
 
     def __post_init__(self) -> None:
         problems = self._read_variants()
-        problems = problems or type_problems(self) or _shape_problems(self)
+        problems += type_problems(self) or _shape_problems(self)
         if problems:
             raise ConfigError("This configuration cannot be used:", problems)
 
     def _read_variants(self) -> list[str]:
-        """Put what names and tables of variants stand for in their place."""
+        """Put what names and tables of variants stand for in their place; None where there is none."""
         problems = []
         for name, variants in _VARIANTS.items():
             value = getattr(self, name)
@@ -127,9 +123,10 @@ class Gpt2Config:
             try:
                 several = name == "parts" and isinstance(value, tuple)
                 read = tuple(map(variants.read, value)) if several else variants.read(value)
-                object.__setattr__(self, name, read)
             except ConfigError as error:
                 problems += [f"{name}: {problem}" for problem in error.problems]
+                read = None
+            object.__setattr__(self, name, read)
         return problems
 
     @classmethod

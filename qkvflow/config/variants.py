@@ -57,7 +57,7 @@ class Variants(Registry[type[_Variant]], Generic[_Variant]):
 
     def __init__(self, kind: str, home: str, base: Any):
         super().__init__(kind, home)
-        self._base = base
+        self.base = base
 
     def register(self, name: str) -> Any:
         """Put a variant under a name; a decorator."""
@@ -75,14 +75,14 @@ class Variants(Registry[type[_Variant]], Generic[_Variant]):
         Raises:
             ConfigError: there is no such variant, or it has no such setting.
         """
-        if isinstance(value, self._base):
+        if isinstance(value, self.base):
             return value
-        table = {self._base.word: value} if isinstance(value, str) else value
-        if not isinstance(table, Mapping) or not isinstance(table.get(self._base.word), str):
-            problem = f"{value!r}; expected a name, or a table like {{{self._base.word}: NAME, ...}}."
+        table = {self.base.word: value} if isinstance(value, str) else value
+        if not isinstance(table, Mapping) or not isinstance(table.get(self.base.word), str):
+            problem = f"{value!r}; expected a name, or a table like {{{self.base.word}: NAME, ...}}."
             raise ConfigError(f"The {self.kind} cannot be used:", [problem])
-        variant = self[table[self._base.word]]
-        return self._made(variant, {name: v for name, v in table.items() if name != self._base.word})
+        variant = self[table[self.base.word]]
+        return self._made(variant, {name: v for name, v in table.items() if name != self.base.word})
 
     def _made(self, variant: type[_Variant], settings: Mapping[str, Any]) -> _Variant:
         known = [field.name for field in _fields(variant)]

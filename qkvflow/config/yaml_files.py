@@ -42,15 +42,24 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ConfigError: it cannot be read, or is no plain YAML, or no table.
     """
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path} cannot be read:", [f"{error.strerror or error}."]) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is no plain YAML:", [f"{error}"]) from error
+    return read_yaml_text(text, str(path))
+
+
+def read_yaml_text(text: str, source: str = "The text") -> dict[str, Any]:
+    """The table that a YAML text holds."""
+    try:
+        content = yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
         problem = " ".join(str(error).split())
-        raise ConfigError(f"{path} is no plain YAML:", [problem]) from error
+        raise ConfigError(f"{source} is no plain YAML:", [problem]) from error
     if not isinstance(content, dict):
         kind = "empty" if content is None else f"a {type(content).__name__}"
-        raise ConfigError(f"{path} is {kind}:", ["expected lines of the form name: value."])
+        raise ConfigError(f"{source} is {kind}:", ["expected lines of the form name: value."])
     return content
 
 

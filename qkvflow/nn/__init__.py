@@ -1,5 +1,6 @@
 """What a layer is: weights as curves over depth, blocks that know nothing of time, integrators."""
 
+from qkvflow.nn.adapters import Adapted as Adapted
 from qkvflow.nn.attention import Attention as Attention
 from qkvflow.nn.context import Context as Context
 from qkvflow.nn.depth import LayerPlan as LayerPlan

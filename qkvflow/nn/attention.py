@@ -17,7 +17,7 @@ from jax import Array, lax
 
 from qkvflow.config import Gpt2Config
 from qkvflow.config.variants import PARTS, Part
-from qkvflow.nn.context import Context
+from qkvflow.nn.context import PLAIN, Context
 from qkvflow.nn.linear import Linear, dropout
 
 SMALLEST_BLOCK, MOST_BLOCKS = 64, 4
@@ -80,7 +80,9 @@ class Attention(eqx.Module):
         KVHeads, Group, HeadSize = self.out.In
         return KVHeads.size * Group.size * length * (4 * HeadSize.size + SOFTMAX)
 
-    def __call__(self, x: NamedArray, context: Context) -> tuple[NamedArray, AttentionCache | None]:
+    def __call__(
+        self, x: NamedArray, context: Context = PLAIN
+    ) -> tuple[NamedArray, AttentionCache | None]:
         """Map (batch, position, embed) to the same axes."""
         cache, offset = context.cache, context.offset
         # Heads go before positions once, here: every later product is then a plain batched one.

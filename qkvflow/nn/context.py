@@ -20,3 +20,7 @@ class Context(NamedTuple):
         """One for each of several, with keys of their own."""
         keys = [None] * count if self.key is None else list(jax.random.split(self.key, count))
         return [self._replace(key=key) for key in keys]
+
+
+PLAIN = Context()
+"""Evaluation of whole sequences."""

@@ -20,7 +20,7 @@ from qkvflow.config import Gpt2Config
 from qkvflow.config.variants import PARTS as PARTS
 from qkvflow.nn import stream
 from qkvflow.nn.attention import Attention as Attention
-from qkvflow.nn.context import Context
+from qkvflow.nn.context import PLAIN, Context
 from qkvflow.nn.depth import LayerPlan, Tableau
 from qkvflow.nn.linear import dropout
 from qkvflow.nn.mlp import MLP as MLP
@@ -42,7 +42,7 @@ class Sublayer(eqx.Module):
     part: Any
     pdrop: float = eqx.field(static=True)
 
-    def __call__(self, x: NamedArray, context: Context) -> tuple[NamedArray, Any]:
+    def __call__(self, x: NamedArray, context: Context = PLAIN) -> tuple[NamedArray, Any]:
         """What this part adds to x, and its cache."""
         for_part, for_dropout = context.split(2)
         change, cache = self.part(self.norm(x), for_part)
@@ -74,7 +74,7 @@ class Block(eqx.Module):
             parts[part.name] = Sublayer(norm, built, config.resid_pdrop)
         return Block(parts, tuple(part.name for part in chosen), config.order == "sequential")
 
-    def __call__(self, x: NamedArray, context: Context) -> tuple[NamedArray, Any]:
+    def __call__(self, x: NamedArray, context: Context = PLAIN) -> tuple[NamedArray, Any]:
         """f(x) on (batch, position, embed), and the caches of the parts where they are given."""
         caches, added = {}, None
         for name, told in zip(self.names, context.split(len(self.names))):
@@ -103,7 +103,7 @@ def integrate(
     curves: Any,
     x: NamedArray,
     plan: LayerPlan,
-    context: Context,
+    context: Context = PLAIN,
     *,
     remat: Literal["auto", "none", "dots", "full"] = "auto",
 ) -> NamedArray:

@@ -10,7 +10,7 @@ from jax import Array
 
 from qkvflow.config import Gpt2Config
 from qkvflow.config.variants import PARTS, Part
-from qkvflow.nn.context import Context
+from qkvflow.nn.context import PLAIN, Context
 from qkvflow.nn.linear import Linear
 
 ACTIVATION = 10
@@ -45,7 +45,7 @@ class MLP(eqx.Module):
         """Operations a token beside those of its linear maps: the activation."""
         return ACTIVATION * self.down.In[0].size
 
-    def __call__(self, x: NamedArray, context: Context) -> tuple[NamedArray, None]:
+    def __call__(self, x: NamedArray, context: Context = PLAIN) -> tuple[NamedArray, None]:
         """Map (batch, position, embed) to the same axes."""
         branches = self.up(x)
         *leading, _, Mlp = branches.axes

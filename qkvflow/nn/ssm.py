@@ -24,7 +24,7 @@ from jax import Array
 
 from qkvflow.config import Gpt2Config
 from qkvflow.config.variants import PARTS, Part, not_positive
-from qkvflow.nn.context import Context
+from qkvflow.nn.context import PLAIN, Context
 from qkvflow.nn.linear import Linear
 from qkvflow.nn.mlp import ACTIVATION
 from qkvflow.nn.norm import Norm
@@ -105,7 +105,7 @@ class SelectiveSSM(eqx.Module):
         inside = 2 * chunk * state + DECAY * chunk * heads + 2 * chunk * inner
         return inside + 4 * inner * state + ACTIVATION * (2 * inner + 2 * state)
 
-    def __call__(self, x: NamedArray, context: Context) -> tuple[NamedArray, SsmCache | None]:
+    def __call__(self, x: NamedArray, context: Context = PLAIN) -> tuple[NamedArray, SsmCache | None]:
         """Map (batch, position, embed) to the same axes, going on from the cache where one is given."""
         cache: SsmCache | None = context.cache
         batch, length, _ = x.array.shape
@@ -157,8 +157,7 @@ class SsmPart(Part):
     expand: int = 2
     """Inner width over the width of the model."""
     head_size: int | None = None
-    """Channels that share one decay rate and one step size delta. None: 64, or the largest power of two
-    below it that divides the inner width."""
+    """Channels that share one decay rate and step size. None: 64, or less where that does not fit."""
     conv_width: int = 4
     """Width of the short causal convolution."""
     chunk_size: int = 128

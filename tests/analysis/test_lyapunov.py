@@ -120,10 +120,13 @@ def test_more_exponents_than_directions_are_a_sentence(count):
         lyapunov_exponents(lambda x, _: x, jnp.ones(3), jnp.zeros(2), count=count, duration=1.0)
 
 
+TINY_SSM = {"part": "ssm", "state_size": 2, "head_size": 4, "chunk_size": 8}
+
+
 @pytest.fixture(
     scope="module",
     params=[
-        {"name": "time_indexed_ssm", "ssm_head_size": 4},
+        {"name": "time_indexed_ssm", "parts": ("attention", TINY_SSM)},
         {"name": "tong_neuralode", "integrator": "heun"},
         {"name": "standard", "flavour": "llama"},
     ],
@@ -132,7 +135,7 @@ def test_more_exponents_than_directions_are_a_sentence(count):
 def tiny(request):
     """A model, its flow, x(0) of a text, and the whole derivative [T, E, T, E] of x(1)."""
     changes = dict(request.param)
-    config = small_config(hidden_dim=8, num_layers=3, ssm_state_size=2, **_without(changes, "name"))
+    config = small_config(hidden_dim=8, num_layers=3, **_without(changes, "name"))
     model = random_model(changes["name"], config)
     with jax.enable_x64(False):
         ids = np.asarray(token_ids(config, batch=1, length=4).array[0])

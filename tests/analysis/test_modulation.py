@@ -54,7 +54,7 @@ def test_coefficients_of_generated_make_the_weights():
 
 
 def test_gates_on_both_sides_have_a_name_each():
-    found = modulators(model_of("gated", gate="both"), TIMES)
+    found = modulators(model_of({"family": "gated", "gate": "both"}), TIMES)
     assert found["mlp.up (1)"].shape == (5, 16)
     assert found["mlp.up (2)"].shape == (5, 32)
 

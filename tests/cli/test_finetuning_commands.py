@@ -107,7 +107,7 @@ def test_convert_needs_one_source_and_a_whole_number_of_matrices(base, tmp_path,
     assert main(["convert", "--checkpoint", str(base[0]), "--basis", "0", *out]) == 2
     assert "number of basis matrices is 0" in capsys.readouterr().err
     assert main(["convert", "--checkpoint", str(base[0]), "--basis", "2", *out]) == 0
-    assert qkvflow.load(tmp_path / "new").config.weights == "generated"
+    assert qkvflow.load(tmp_path / "new").config.weights.name == "generated"
 
 
 def test_adaptation_prints_a_table_for_each_direction(tmp_path, capsys, monkeypatch):

@@ -60,7 +60,7 @@ def test_a_config_file_with_overrides(trained, tmp_path, capsys):
     options = ["--config", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "out")]
     assert main(["train", *options, "--architecture.num_layers", "3", "--steps=3"]) == 0
     model = qkvflow.load(tmp_path / "out")
-    assert model.config.weights == "shared"
+    assert model.config.weights.name == "shared"
     assert (model.config.hidden_dim, model.config.num_layers) == (16, 3)
     assert "step      3" in capsys.readouterr().out
 

@@ -22,9 +22,17 @@ from qkvflow.config import ConfigError, Gpt2Config
         ({"flavour": "llama", "hidden_dim": 12, "num_heads": 4}, "heads are 3 wide"),
         ({"parts": ("attention", "attention")}, "none twice"),
         ({"parts": ()}, "at least one part"),
-        ({"parts": ("attention", "conv")}, "a list, each one of 'attention', 'mlp', 'ssm'"),
-        ({"parts": ("ssm",), "ssm_head_size": 7}, "not divisible by ssm_head_size 7"),
-        ({"ssm_delta_max": 1e-4}, "below ssm_delta_min"),
+        ({"parts": ("attention", "conv")}, "no part of a layer 'conv'. Known: attention, mlp, ssm."),
+        ({"parts": "attention"}, "a list, each Part"),
+        ({"weights": "gatde"}, "no weight family 'gatde'. Did you mean 'gated'?"),
+        ({"weights": 3}, "3; expected a name, or a table like {family: NAME, ...}"),
+        ({"weights": {"family": "gated", "gates": "both"}}, "no setting 'gates'. Did you mean 'gate'?"),
+        ({"weights": {"family": "gated", "gate": "most"}}, "gate is 'most'; expected one of"),
+        ({"weights": {"family": "shared", "gate": "both"}}, "no setting 'gate'. It has none."),
+        ({"weights": {"family": "low_rank", "rank": 0}}, "rank is 0; expected a number above 0"),
+        ({"integrator": {"method": "adaptive", "rtol": -1.0}}, "rtol is -1.0"),
+        ({"parts": ({"part": "ssm", "head_size": 7},)}, "not divisible by its head_size 7"),
+        ({"parts": ({"part": "ssm", "delta_max": 1e-4},)}, "below delta_min"),
         ({"mlp_ratio": 0.001}, "leaves the MLP no hidden unit"),
         ({"norm_epsilon": float("nan")}, "norm_epsilon is nan"),
         ({"mlp_ratio": float("inf")}, "mlp_ratio is inf"),
@@ -42,19 +50,28 @@ def test_all_problems_are_reported_at_once():
         Gpt2Config(num_layers=-1, vocab_size=0, attn_pdrop=2.0)
     assert len(error.value.problems) == 3
     with pytest.raises(ConfigError) as error:
-        Gpt2Config(hidden_dim=100, num_heads=3, vocab_size=0, ssm_delta_max=1e-9)
+        Gpt2Config(hidden_dim=100, num_heads=3, vocab_size=0, weights={"family": "gated", "gate": 1})
     assert len(error.value.problems) == 3
 
 
 def test_a_preset_is_checked_as_a_whole():
-    config = Gpt2Config(ssm_head_size=7)
-    with pytest.raises(ConfigError, match="ssm_head_size 7"):
-        dataclasses.replace(config, parts=("attention", "ssm"))
+    config = Gpt2Config(hidden_dim=36)
+    with pytest.raises(ConfigError, match="head_size 7"):
+        dataclasses.replace(config, parts=("attention", {"part": "ssm", "head_size": 7}))
 
 
 def test_round_trip_through_plain_values():
-    config = Gpt2Config(parts=("attention", "ssm"), mlp_ratio=2, num_kv_heads=2)
+    config = Gpt2Config(
+        parts=("attention", "ssm"),
+        weights={"family": "gated", "gate": "both"},
+        integrator="adaptive",
+        adapter="lora",
+        mlp_ratio=2,
+        num_kv_heads=2,
+    )
     assert Gpt2Config.from_dict(config.to_dict()) == config
+    assert config.to_dict()["parts"][0] == "attention"
+    assert config.to_dict()["weights"] == {"family": "gated", "gate": "both", "start": "identity"}
     with pytest.raises(ConfigError, match="no field 'colour'"):
         Gpt2Config.from_dict({"colour": 1})
 

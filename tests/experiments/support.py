@@ -24,7 +24,7 @@ BASE = {
     "save_every": 2,
     "log_every": 1,
     "keep": 1,
-    "architecture": {"hidden_dim": 16, "num_heads": 2, "num_layers": 2, "ssm_head_size": 8},
+    "architecture": {"hidden_dim": 16, "num_heads": 2, "num_layers": 2},
 }
 
 

@@ -70,9 +70,8 @@ def test_the_adapter_is_small_and_holds_nothing_of_the_base(tuned):
     assert found["lora"].trained == trained
     assert size < 4 * trained + 200 * (len(adapter_paths(model)) + 1)
     content = json.loads((directory / "lora" / "adapter" / "adapter.json").read_text())
-    assert content["adapter"] == "lora"
-    assert content["adapter_maps"] == ["attention.*", "mlp.up"]
-    assert content["adapter_rank"] == 2
+    assert content["adapter"]["maps"] == ["attention.*", "mlp.up"]
+    assert content["adapter"]["rank"] == 2
     assert content["start"]["depth"] is None
 
 
@@ -134,7 +133,7 @@ def test_adapters_that_cannot_be_used(base, tuned, tmp_path):
             "'atention.*' matches no linear map",
         ),
         ({"method": "lora", "also": ("wte",)}, ConfigError, "also: 'wte' matches no array"),
-        ({"method": "lora", "rank": 0}, ConfigError, "adapter_rank is 0"),
+        ({"method": "lora", "rank": 0}, ConfigError, "rank is 0"),
         ({"checkpoint": "none"}, FileError, "none is not there: expected a directory with config.json"),
         ({"data": "embeded"}, DataError, "Did you mean 'embedded'"),
         ({"method": "half"}, ConfigError, "method is 'half'"),
@@ -153,7 +152,7 @@ def test_an_adapted_base_needs_a_depth_for_another_adapter(base, tuned, tmp_path
     with pytest.raises(ConfigError, match="has adapters already"):
         finetuning_run(tiny_tuning(directory / "lora", base[1], method="lora"))
     run = finetuning_run(tiny_tuning(directory / "lora", base[1], method="lora", depth=2, rank=3))
-    assert run.architecture.adapter_rank == 3
+    assert run.architecture.adapter.rank == 3
 
 
 def test_the_adaptive_integrator_has_no_other_depth(base, tmp_path):
@@ -163,7 +162,7 @@ def test_the_adaptive_integrator_has_no_other_depth(base, tmp_path):
     with pytest.raises(ConfigError, match="fixed-step"):
         finetuning_run(tiny_tuning(tmp_path / "adaptive", base[1], depth=3))
     run = finetuning_run(tiny_tuning(tmp_path / "adaptive", base[1], method="lora"))
-    assert run.architecture.adapter == "lora"
+    assert run.architecture.adapter.name == "lora"
 
 
 def test_unknown_characters_are_counted(base, tmp_path):

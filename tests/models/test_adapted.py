@@ -8,7 +8,7 @@ import pytest
 import qkvflow
 from qkvflow.generate import generate
 from qkvflow.models import adapt, adapter_paths, count_parameters, forward_flops, merge, unroll
-from qkvflow.models.paths import arrays_of, decays_of, parts_of, with_arrays
+from qkvflow.models.paths import arrays_of, with_arrays
 from qkvflow.nn.time_embed import layer_times
 from tests.models.test_counting import BATCH, LENGTH, flops_of, forward, shapes_of
 from tests.support import (
@@ -93,22 +93,22 @@ def test_an_adapted_model_is_saved_loaded_and_generates(tmp_path, method):
     assert difference(ours, generate(merge(model), prompt, 5, temperature=0.0).array) == 0
 
 
-def test_parts_decay_and_counts_of_adapters():
+def test_groups_decay_and_counts_of_adapters():
     base, model = made("per_layer", "lora")
-    paths, parts, decays = adapter_paths(model), parts_of(model), decays_of(model)
-    assert {parts[path] for path in paths} == {"base", "head"}
-    assert all(decays[path] for path in paths)
+    paths, table = adapter_paths(model), model.parameters()
+    assert {table[path].group for path in paths} == {"base", "head"}
+    assert all(table[path].decays for path in paths)
     added = sum(arrays_of(model)[path].size for path in paths)
     assert count_parameters(model).total == count_parameters(base).total + added
     _, curve = made("per_layer", "depth_lora", maps=("mlp.*",))
     networks = [path for path in adapter_paths(curve) if ".network." in path]
     assert networks
-    assert not any(decays_of(curve)[path] for path in networks)
+    assert not any(curve.parameters()[path].decays for path in networks)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_operations_of_adapted_models_agree_with_xla(method):
-    changes = {"adapter": method, "adapter_maps": ("*.*", "lm_head"), "num_layers": 1}
+    changes = {"adapter": {"method": method, "maps": ("*.*", "lm_head")}, "num_layers": 1}
     model = shapes_of("standard", **changes)
     share = forward_flops(model, BATCH, LENGTH) / flops_of(forward, model)
     assert 0.9 < share < 1.1, share

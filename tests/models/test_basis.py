@@ -38,7 +38,7 @@ def test_with_as_many_matrices_as_layers_the_model_is_the_same(weights):
     expected = model(ids).array
     for count in (LAYERS, LAYERS + 2):
         found = into_basis(model, count)
-        assert found.config.weights == "generated"
+        assert found.config.weights.name == "generated"
         error = difference(found(ids).array, expected) / max(1.0, float(np.abs(expected).max()))
         assert error < 2e-5, f"{count} matrices: {error}"
 

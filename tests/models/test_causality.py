@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from qkvflow.models import MODELS
-from qkvflow.nn.dynamic import TABLEAUS, integrate
+from qkvflow.nn.dynamic import integrate
 from tests.support import FLAVOURS, random_model, small_config, token_ids
 
 LENGTHS = (1, 2, 17, 128)
@@ -22,8 +22,7 @@ def logits_of_embeddings(model):
 
     def logits(x):
         named = hax.named(x, ("batch", "position", "embed"))
-        tableau = TABLEAUS[model.config.integrator]
-        return model.head(integrate(model.transformer.blocks, named, tableau, model.steps()))
+        return model.head(integrate(model.transformer.blocks, named, model.plan()))
 
     return logits
 

@@ -44,7 +44,9 @@ def test_operations_agree_with_xla_within_a_tenth(name, flavour):
     assert 0.9 < share < 1.1, f"training: {share}"
 
 
-@pytest.mark.parametrize("changes", [{"gate": "element"}, {"weights": "low_rank"}])
+@pytest.mark.parametrize(
+    "changes", [{"weights": {"family": "gated", "gate": "element"}}, {"weights": "low_rank"}]
+)
 def test_operations_of_the_other_curves(changes):
     model = shapes_of("time_indexed_mlp", num_layers=1, **changes)
     share = forward_flops(model, BATCH, LENGTH) / flops_of(forward, model)

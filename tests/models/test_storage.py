@@ -31,7 +31,7 @@ def test_export_at_another_depth(tmp_path):
     unrolled.save(tmp_path / "five")
     back = qkvflow.load(tmp_path / "five")
     assert back.config.num_layers == 5
-    assert back.config.weights == "per_layer"
+    assert back.config.weights.name == "per_layer"
     ids = token_ids(config)
     assert difference(back(ids).array, unrolled(ids).array) == 0.0
 

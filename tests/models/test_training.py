@@ -40,7 +40,7 @@ def test_gradients_reach_every_trainable_leaf(name, flavour):
 
 @pytest.mark.parametrize("weights", FAMILIES)
 def test_gradients_reach_every_leaf_of_every_family(weights):
-    config = small_config(weights=weights, time_embedding="learned_fourier", gate="both")
+    config = small_config(weights=weights, time_embedding="learned_fourier")
     model = random_model("time_indexed_ssm", config)
     ids = token_ids(config, batch=4, length=20)
     blocks = loss_and_gradients(model, ids)[1].transformer.blocks

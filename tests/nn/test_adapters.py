@@ -9,7 +9,7 @@ from qkvflow.models import build_model
 from qkvflow.models.adapters import adapt, adapter_paths
 from qkvflow.models.paths import arrays_of
 from qkvflow.nn import Adapted, LowRank, PerLayer, resolve
-from qkvflow.nn.adapters import adaptable_maps
+from qkvflow.nn.adapters.placing import adaptable_maps
 from qkvflow.nn.dynamic import without_layer_axis
 from qkvflow.nn.time_embed import layer_times
 from tests.support import WEIGHTS, difference, random_model, randomised, small_config
@@ -134,11 +134,11 @@ def test_a_model_is_adapted_once():
 @pytest.mark.parametrize("method", METHODS)
 def test_a_config_builds_what_adapting_does(method):
     """Same arrays, same shapes: that is how files are read back."""
-    config = small_config(adapter=method, adapter_rank=3, adapter_maps=("mlp.*", "lm_head"))
+    config = small_config(adapter={"method": method, "rank": 3, "maps": ("mlp.*", "lm_head")})
     built = build_model("standard", config, key=jax.random.key(0))
     plain = random_model("standard", small_config())
     made = adapt(plain, method, rank=3, maps=("mlp.*", "lm_head"), key=jax.random.key(0))
-    assert built.config.adapter_maps == made.config.adapter_maps
+    assert built.config.adapter == made.config.adapter
     shapes = [{path: a.shape for path, a in arrays_of(model).items()} for model in (built, made)]
     assert shapes[0] == shapes[1]
     kind = Adapted if method == "lora" else LowRank
@@ -153,7 +153,9 @@ def test_adapters_do_not_touch_the_start_of_the_other_weights():
     assert max(difference(own[path], array) for path, array in plain.items()) == 0.0
 
 
-@pytest.mark.parametrize("changes", [{"adapter_rank": 0}, {"adapter": "lora", "adapter_maps": ()}])
-def test_adapters_that_cannot_be(changes):
-    with pytest.raises(ConfigError, match="adapter_"):
-        small_config(**changes)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("setting", [{"rank": 0}, {"alpha": 0.0}, {"maps": ()}, {"ranks": 2}])
+def test_adapters_that_cannot_be(method, setting):
+    (name,) = setting
+    with pytest.raises(ConfigError, match=f"adapter: {method}.*{name}"):
+        small_config(adapter={"method": method, **setting})

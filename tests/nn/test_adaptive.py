@@ -12,16 +12,18 @@ from qkvflow.models import forward_flops
 from qkvflow.models.language_model import final_state
 from tests.support import difference, random_model, small_config, token_ids
 
-TOLERANCE = {"adaptive_rtol": 1e-4, "adaptive_atol": 1e-4}
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
 
 
 def smooth_model(**changes):
     """Slowly varying weights: the sinusoidal embedding oscillates too fast for a tight tolerance."""
-    config = small_config(time_embedding="learned_fourier", **TOLERANCE, **changes)
+    config = small_config(time_embedding="learned_fourier", **changes)
     return random_model("tong_neuralode", config)
 
 
-def with_integrator(model, integrator, **changes):
+def with_integrator(model, integrator, settings=TOLERANCE, **changes):
+    if integrator == "adaptive":
+        integrator = {"method": integrator, **settings}
     config = dataclasses.replace(model.config, integrator=integrator, **changes)
     return dataclasses.replace(model, config=config)
 
@@ -76,8 +78,8 @@ def test_time_can_be_frozen():
 
 
 def test_too_many_steps_is_an_error_that_says_what_to_do():
-    model = with_integrator(smooth_model(), "adaptive", adaptive_max_steps=2)
-    with pytest.raises(Exception, match=r"raise adaptive_max_steps, loosen adaptive_rtol"):
+    model = with_integrator(smooth_model(), "adaptive", {**TOLERANCE, "max_steps": 2})
+    with pytest.raises(Exception, match=r"raise its max_steps, loosen its rtol"):
         jax.block_until_ready(model(token_ids(model.config)).array)
 
 
@@ -90,9 +92,10 @@ def test_rows_have_dropout_of_their_own():
 
 
 def test_bfloat16_is_used_inside_the_field():
-    model = with_integrator(smooth_model(), "adaptive", adaptive_rtol=1e-2, adaptive_atol=1e-2)
+    loose = {"rtol": 1e-2, "atol": 1e-2}
+    model = with_integrator(smooth_model(), "adaptive", loose)
     ids = token_ids(model.config, batch=1)
-    low = with_integrator(model, "adaptive", compute_dtype="bfloat16")
+    low = with_integrator(model, "adaptive", loose, compute_dtype="bfloat16")
     exact, rounded = model(ids).array, low(ids).array
     assert 1e-4 < difference(exact, rounded) < 0.1 * float(jnp.abs(exact).max())
 

@@ -1,13 +1,14 @@
 """Fields and integrators: definitions, closed forms, observed order of convergence."""
 
+from functools import partial
+
 import haliax as hax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qkvflow.nn import TABLEAUS, Block, Shared, Steps, integrate
-from qkvflow.nn.families import FAMILIES
+from qkvflow.nn import FAMILIES, INTEGRATORS, Block, LayerPlan, Shared, integrate
 from qkvflow.nn.linear import Linear
 from qkvflow.nn.weights import resolve
 from tests.support import FIXED_STEP, difference, randomised, small_config
@@ -19,10 +20,14 @@ def random_x(config, length=5):
     return hax.named(jax.random.normal(jax.random.key(9), (2, length, config.hidden_dim)), X)
 
 
+def plan(name, depth, t=None):
+    return INTEGRATORS.read(name).plan(depth, t)
+
+
 def block_of_curves(weights, **changes):
     config = small_config(weights=weights, **changes)
     make = lambda key: Block.init(config, key=key)  # noqa: E731
-    return config, randomised(FAMILIES[weights](make, config, key=jax.random.key(0)), scale=0.1)
+    return config, randomised(config.weights.layer(make, config, key=jax.random.key(0)), scale=0.1)
 
 
 @pytest.mark.parametrize("order", ["sequential", "parallel"])
@@ -55,15 +60,14 @@ def test_a_residual_step_adds_the_field_and_an_euler_step_a_share_of_it():
         expected = x
         for t in (1 / 3, 2 / 3, 1.0):
             expected = expected + step * resolve(curves, np.float32(t))(expected)[0]
-        tableau = TABLEAUS[name]
-        got = integrate(curves, x, tableau, Steps.of(tableau, 3))
+        got = integrate(curves, x, plan(name, 3))
         assert difference(got.array, expected.array) < 1e-5, name
 
 
 class Decay(Block):
     """dx/dt = -x t', with the weight as t': a field whose solution is known."""
 
-    def __call__(self, x, *, cache=None, offset=0, key=None):
+    def __call__(self, x, context=None):
         return x * self.parts["rate"].weight.array, None
 
 
@@ -75,18 +79,17 @@ def test_a_linear_field_is_followed_as_the_method_s_stability_function_says(name
     steps = 5
     z = -0.7 / steps
     growth = sum(z**k / np.prod(np.arange(1.0, k + 1)) for k in range(order + 1))
-    got = integrate(curves, x, TABLEAUS[name], Steps.of(TABLEAUS[name], steps))
+    got = integrate(curves, x, plan(name, steps))
     assert abs(float(got.array[0, 0, 0]) - growth**steps) < 1e-6
 
 
 FINE = 256
 
 
-def padded_steps(tableau, depth):
-    """The grid of `depth` layers, then steps of size zero: one program for all depths."""
-    times, sizes = Steps.of(tableau, depth)
-    rest = FINE - depth
-    return Steps(np.pad(times, ((0, rest), (0, 0)), mode="edge"), np.pad(sizes, (0, rest)))
+def padded(found):
+    """The visits of a plan, then some with steps of size zero: one program for all depths."""
+    rest = FINE - found.visits
+    return np.pad(found.times, ((0, rest), (0, 0)), mode="edge"), np.pad(found.sizes, (0, rest))
 
 
 @pytest.mark.parametrize("parts", [("attention", "mlp"), ("attention", "ssm")])
@@ -100,10 +103,13 @@ def test_observed_order_of_convergence_on_a_real_block(parts):
     )
     x = random_x(config)
 
+    @partial(jax.jit, static_argnums=0)
+    def solved(tableau, times, sizes):
+        return integrate(curves, x, LayerPlan(tableau, times, sizes, sizes)).array
+
     def solve(name, depth):
-        tableau = TABLEAUS[name]
-        steps = padded_steps(tableau, depth)
-        return np.asarray(jax.jit(integrate, static_argnums=2)(curves, x, tableau, steps).array)
+        found = plan(name, depth)
+        return np.asarray(solved(found.tableau, *padded(found)))
 
     exact = solve("rk4", FINE)
     # Depths at which the error is above float32 rounding, which is all that is left of it later.
@@ -119,21 +125,20 @@ def test_observed_order_of_convergence_on_a_real_block(parts):
 
 @pytest.mark.parametrize("name", FIXED_STEP)
 def test_steps_of_the_default_grid_and_of_the_same_grid_given(name):
-    tableau = TABLEAUS[name]
     for depth in (1, 3, 7, 93):
-        default = Steps.of(tableau, depth)
+        default = plan(name, depth)
         ends = np.arange(1, depth + 1) / depth
         assert np.array_equal(default.times[:, -1], ends.astype(np.float32))
         expected = 1.0 if name == "residual" else 1 / depth
         assert np.allclose(default.sizes, expected, rtol=1e-6)
         for given in (ends, jnp.asarray(ends)):
-            other = Steps.of(tableau, 2, given)
+            other = plan(name, 2, given)
             assert np.allclose(other.times, default.times, atol=1e-6)
             assert np.allclose(other.sizes, default.sizes, rtol=1e-4)
 
 
 def test_frozen_time_is_the_same_time_in_every_layer_and_stage():
-    steps = Steps.of(TABLEAUS["rk4"], 3, 0.25)
+    steps = plan("rk4", 3, 0.25)
     assert np.array_equal(steps.times, np.full((3, 4), 0.25, np.float32))
     assert np.allclose(steps.sizes, 1 / 3)
 
@@ -146,8 +151,7 @@ def test_rematerialisation_and_writing_out_change_no_gradient(weights):
     x = random_x(config)
 
     def loss(curves, remat):
-        tableau = TABLEAUS["euler"]
-        y = integrate(curves, x, tableau, Steps.of(tableau, 2), remat=remat)
+        y = integrate(curves, x, plan("euler", 2), remat=remat)
         return jnp.sum(jnp.sin(y.array))
 
     grad = jax.jit(jax.grad(loss, allow_int=True), static_argnums=1)

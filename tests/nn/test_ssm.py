@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qkvflow.nn import SelectiveSSM
+from qkvflow.nn.context import Context
+from qkvflow.nn.ssm import SsmPart
 from qkvflow.nn.ssm_scan import (
     causal_conv,
     inverse_softplus,
@@ -133,8 +134,8 @@ def test_causal_convolution():
 
 
 def make_part(**changes):
-    config = small_config(**changes)
-    return config, randomised(SelectiveSSM.init(config, key=jax.random.key(0), out_gain=1.0))
+    config = small_config(parts=("ssm",), **changes)
+    return config, randomised(config.parts[0].build(config, key=jax.random.key(0), out_gain=1.0))
 
 
 def random_x(config, length=20):
@@ -199,7 +200,7 @@ def test_the_cached_part_continues_the_uncached_one():
     cache = part.empty_cache(2, 20, jnp.float32)
     outputs = []
     for piece in (slice(0, 11), *(slice(i, i + 1) for i in range(11, 20))):
-        y, cache = run(hax.named(x.array[:, piece], x.axis_names), cache=cache)
+        y, cache = run(hax.named(x.array[:, piece], x.axis_names), Context(cache=cache))
         outputs.append(y.array)
     assert difference(jnp.concatenate(outputs, axis=1), whole.array) < 1e-4
 
@@ -211,8 +212,8 @@ def test_the_cache_does_not_grow_with_the_text():
 
 
 def test_step_sizes_start_in_their_range():
-    config = small_config(ssm_delta_min=0.01, ssm_delta_max=0.02, ssm_head_size=1)
-    part = SelectiveSSM.init(config, key=jax.random.key(0), out_gain=1.0)
+    settings = SsmPart(delta_min=0.01, delta_max=0.02, head_size=1)
+    part = settings.build(small_config(), key=jax.random.key(0), out_gain=1.0)
     delta = np.asarray(jax.nn.softplus(part.delta_bias.weight.array))
     assert delta.min() > 0.0099
     assert delta.max() < 0.0201

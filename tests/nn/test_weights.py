@@ -7,11 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qkvflow.config import ConfigError
 from qkvflow.nn import Gated, Generated, Linear, LowRank, Norm, PerLayer, Shared, resolve
-from qkvflow.nn.families import FAMILIES, low_rank_curve
 from qkvflow.nn.time_embed import layer_times
-from tests.support import WEIGHTS, difference, random_model, randomised, small_config
+from tests.support import WEIGHTS, difference, randomised, small_config
 
 In, Mid, Out = hax.make_axes(embed=5, heads=2, mlp=3)
 TIMES = layer_times(7)
@@ -27,19 +25,26 @@ def make_layer(key):
 
 
 def curves(weights, **changes):
-    config = small_config(weights=weights, num_layers=4, integrator="residual", **changes)
-    return randomised(FAMILIES[weights](make_layer, config, key=jax.random.key(0)))
+    return randomised(fresh_curves(weights, num_layers=4, **changes))
+
+
+def fresh_curves(weights, make=make_layer, **changes):
+    config = small_config(weights=weights, integrator="residual", **changes)
+    return config.weights.layer(make, config, key=jax.random.key(0))
+
+
+def gated(**settings):
+    return {"family": "gated", **settings}
 
 
 EVERY_GATE = [
-    ("gated", {"gate": g, "gate_start": s})
+    (gated(gate=g, start=s), {})
     for g in ("input", "output", "both", "element")
-    for s in ("identity", "sigmoid", "random", "linear")
+    for s in ("identity", "sigmoid")
 ]
 EVERY_CURVE = (
     [(w, {}) for w in WEIGHTS if w != "gated"]
     + EVERY_GATE
-    + [("gated", {"gate_shift": True})]
     + [
         (w, {"time_embedding": e})
         for w in ("generated", "gated", "low_rank")
@@ -97,7 +102,7 @@ def test_generated_makes_all_layers_in_one_matrix_product():
 
 @pytest.mark.parametrize("gate", ["input", "output", "both", "element"])
 def test_gated_scales_the_base_weights(gate):
-    curve = curves("gated", gate=gate)["map"]
+    curve = curves(gated(gate=gate))["map"]
     assert isinstance(curve, Gated)
     shapes = {"input": [(5, 1, 1)], "output": [(1, 2, 3)], "element": [(5, 2, 3)]}
     shapes["both"] = shapes["input"] + shapes["output"]
@@ -109,47 +114,11 @@ def test_gated_scales_the_base_weights(gate):
 
 
 @pytest.mark.parametrize("gate", ["input", "output", "both", "element"])
-@pytest.mark.parametrize(("start", "factor"), [("identity", 1.0), ("sigmoid", 0.5), ("linear", 1.0)])
+@pytest.mark.parametrize(("start", "factor"), [("identity", 1.0), ("sigmoid", 0.5)])
 def test_gates_start_exactly(gate, start, factor):
-    config = small_config(weights="gated", gate=gate, gate_start=start)
-    curve = FAMILIES["gated"](make_layer, config, key=jax.random.key(0))["map"]
+    curve = fresh_curves(gated(gate=gate, start=start))["map"]
     factor = factor ** len(curve.gates)
     assert difference(curve.at(TIMES[3]).weight.array, factor * curve.base.weight.array) == 0.0
-
-
-def test_linear_gates_have_no_bounds():
-    curve = curves("gated", gate_start="linear")["map"]
-    (network,) = curve.gates
-    network = eqx.tree_at(lambda n: n.out.bias, network, network.out.bias - 100.0)
-    curve = eqx.tree_at(lambda c: c.gates, curve, (network,))
-    expected = curve.base.weight.array * (1.0 + network.at(0.3))[None]
-    assert difference(curve.at(0.3).weight.array, expected) < 1e-4
-    assert (curve.gates_at(0.3)[0] < -50.0).all()
-
-
-def test_gated_shifts_the_base_biases():
-    shapes = {"gate": "both", "gate_shift": True}
-    layer = curves("gated", **shapes)
-    curve = layer["map"]
-    expected = curve.base.bias.array + curve.shift.at(0.3)
-    assert difference(curve.at(0.3).bias.array, expected) == 0.0
-    assert difference(curve.at(0.3).bias, curve.at(0.9).bias) > 1e-2
-    assert layer["vector"].shift is None, "it has no bias"
-    fresh, plain = (
-        FAMILIES["gated"](make_layer, small_config(weights="gated", **of), key=jax.random.key(0))
-        for of in (shapes, {"gate": "both"})
-    )
-    assert difference(resolve(fresh, TIMES), resolve(plain, TIMES)) == 0.0, "they start alike"
-
-
-def test_gates_that_start_at_random_are_around_one_and_others_in_every_layer():
-    config = small_config(weights="gated", gate_start="random", time_embed_dim=64)
-    layer = {"map": Linear.init((In,), (hax.Axis("mlp", 500),), key=jax.random.key(1))}
-    curve = FAMILIES["gated"](lambda key: layer, config, key=jax.random.key(0))["map"]
-    gates = np.asarray(curve.gates_at(layer_times(4))[0])[:, 0]
-    assert abs(gates.mean() - 1.0) < 0.02, gates.mean()
-    assert (gates.std(axis=1) > 0.1).all(), gates.std(axis=1)
-    assert (gates.std(axis=0) > 0.01).all(), gates.std(axis=0).min()
 
 
 def test_low_rank_adds_a_matrix_of_that_rank():
@@ -165,9 +134,8 @@ def test_low_rank_adds_a_matrix_of_that_rank():
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_low_rank_adapts_any_other_curve_and_starts_as_that_curve(weights):
     base = curves(weights)["map"]
-    config = small_config()
-    adapter = low_rank_curve(make_layer(jax.random.key(1))["map"], config, 2, key=jax.random.key(2))
-    adapter = eqx.tree_at(lambda a: a.base, adapter, base)
+    like = make_layer(jax.random.key(1))["map"]
+    adapter = LowRank.init(base, like, 2, small_config(), jax.random.key(2))
     assert difference(adapter.at(TIMES), resolve(base, TIMES)) == 0.0
     trained = eqx.tree_at(lambda a: a.network, adapter, randomised(adapter.network))
     together = trained.at(TIMES).weight.array
@@ -202,26 +170,3 @@ def test_resolve_leaves_what_is_no_curve_alone():
     ordinary = make_layer(jax.random.key(0))
     assert difference(resolve(ordinary, 0.5), ordinary) == 0.0
     assert isinstance(resolve({"a": Shared(ordinary["map"])}, 0.5)["a"], Linear)
-
-
-@pytest.mark.parametrize("part", ["attention", "mlp"])
-def test_gates_on_some_parts_only(part):
-    config = small_config(gated_parts=(part,))
-    model = random_model("time_indexed_mlp", config)
-    early, late = (resolve(model.transformer.blocks, t) for t in (0.5, 1.0))
-    for name in ("attention", "mlp"):
-        weights = [jax.tree.leaves(block.parts[name].part) for block in (early, late)]
-        changes = max(difference(a, b) for a, b in zip(*weights, strict=True))
-        assert (changes > 1e-3) == (name == part), name
-
-
-def test_a_shift_needs_biases():
-    with pytest.raises(ConfigError, match="where there are no biases; set use_bias, too"):
-        small_config(gate_shift=True, flavour="llama")
-    assert small_config(gate_shift=True, flavour="llama", use_bias=True).bias
-
-
-@pytest.mark.parametrize("gated", [(), ("ssm",)])
-def test_gates_on_parts_that_are_not_there(gated):
-    with pytest.raises(ConfigError, match="expected some of the layer's parts"):
-        small_config(gated_parts=gated, parts=("attention", "mlp"))

@@ -58,7 +58,7 @@ def test_no_model_evaluates_below_the_entropy_rate(tmp_path, model):
     """A language so predictable that a small model is close to its entropy within a hundred steps."""
     data = "markov:order=1,symbols=4,sharpness=6,characters=20000"
     run = tiny_run(data, model=model, steps=120, length=32, eval_every=40, eval_tokens=None)
-    run = with_architecture(run, ssm_head_size=8, hidden_dim=16)
+    run = with_architecture(run, hidden_dim=16)
     train(run, tmp_path / "out")
     records, entropy_rate = (
         read_metrics(tmp_path / "out" / "metrics.jsonl"),

@@ -252,9 +252,9 @@ def test_seconds_are_those_until_a_step_is_finished(text, tmp_path):
 
 
 def test_an_adaptive_integrator_that_gives_up_ends_the_run_with_its_advice(text, tmp_path):
-    run = with_architecture(tiny_run(text), integrator="adaptive", adaptive_max_steps=1)
+    run = with_architecture(tiny_run(text), integrator={"method": "adaptive", "max_steps": 1})
     run = dataclasses.replace(run, eval_every=100)
-    with pytest.raises(TrainingError, match="adaptive_max_steps"):
+    with pytest.raises(TrainingError, match="max_steps"):
         train(run, tmp_path / "out")
 
 

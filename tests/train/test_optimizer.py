@@ -10,7 +10,8 @@ import pytest
 
 from qkvflow.config import ConfigError, OptimizerConfig
 from qkvflow.models import build_model
-from qkvflow.models.paths import arrays_of, decays_of, parts_of
+from qkvflow.models.paths import arrays_of
+from qkvflow.nn import Parameter
 from qkvflow.train.optimizer import make_optimizer, make_schedule
 from qkvflow.train.step import Learner
 from tests.support import FLAVOURS, WEIGHTS, small_config
@@ -70,7 +71,7 @@ def test_a_schedule_of_optax_by_its_name():
 def test_norms_biases_gates_and_vectors_are_not_decayed_and_all_matrices_are(weights, flavour):
     parts = ("attention", "mlp", "ssm")
     model = skeleton("standard", flavour=flavour, weights=weights, parts=parts)
-    decays, arrays = decays_of(model), arrays_of(model)
+    decays, arrays = {p: found.decays for p, found in model.parameters().items()}, arrays_of(model)
     assert set(decays) == set(arrays)
     for path, decayed in decays.items():
         exempt = any(word in path for word in ("norm.", "ln_f", "bias", "gates", "network"))
@@ -80,21 +81,23 @@ def test_norms_biases_gates_and_vectors_are_not_decayed_and_all_matrices_are(wei
     assert any("part" in path and decayed for path, decayed in decays.items())
 
 
-def test_every_array_belongs_to_a_part():
-    parts = parts_of(skeleton("time_indexed_ssm"))
-    assert set(parts.values()) == {"embedding", "base", "time_network", "head"}
-    assert parts["lm_head.weight"] == "head"
-    assert parts["transformer.wpe.weight"] == "embedding"
-    assert all(("gates" in path) == (part == "time_network") for path, part in parts.items())
+def test_every_array_belongs_to_a_group():
+    table = skeleton("time_indexed_ssm").parameters()
+    groups = {path: found.group for path, found in table.items()}
+    assert set(groups.values()) == {"embedding", "base", "time_network", "head"}
+    assert groups["lm_head.weight"] == "head"
+    assert groups["transformer.wpe.weight"] == "embedding"
+    assert all(("gates" in path) == (group == "time_network") for path, group in groups.items())
 
 
-def updates(config, gradients, parameters, decays=None, parts=None):
-    optimizer = make_optimizer(
-        config,
-        make_schedule(config, 100),
-        parts=parts or dict.fromkeys(parameters, "base"),
-        decays=decays or dict.fromkeys(parameters, False),
-    )
+def updates(config, gradients, parameters, decays=None, groups=None):
+    table = {
+        path: Parameter(
+            (), group=(groups or {}).get(path, "base"), decays=(decays or {}).get(path, False)
+        )
+        for path in parameters
+    }
+    optimizer = make_optimizer(config, make_schedule(config, 100), table)
     return optimizer.update(gradients, optimizer.init(parameters), parameters)[0]
 
 
@@ -148,9 +151,7 @@ def test_options_reach_the_optimizer():
     momentum = OptimizerConfig(
         name="sgd", learning_rate=1.0, warmup=0, weight_decay=0, options={"momentum": 0.5}
     )
-    optimizer = make_optimizer(
-        momentum, make_schedule(momentum, 10), parts={"a": "base"}, decays={"a": True}
-    )
+    optimizer = make_optimizer(momentum, make_schedule(momentum, 10), {"a": Parameter((), decays=True)})
     state, gradient = optimizer.init({"a": ARRAYS["a"]}), {"a": GRADIENTS["a"]}
     _, state = optimizer.update(gradient, state, gradient)
     second, _ = optimizer.update(gradient, state, gradient)

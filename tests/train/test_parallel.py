@@ -19,7 +19,7 @@ from tests.train.support import records, tiny_run, with_architecture
 from tests.train.test_loop import StopAt
 text, out, model = sys.argv[1:]
 run = tiny_run(text, model=model, steps=8, save_every=4, log_every=1)
-run = with_architecture(run, ssm_head_size=8, resid_pdrop=0.1)
+run = with_architecture(run, resid_pdrop=0.1)
 losses = {}
 for parallel in ("data", "fsdp"):
     cut = dataclasses.replace(run, parallel=parallel)

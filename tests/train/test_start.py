@@ -137,7 +137,7 @@ def test_a_run_with_a_start_survives_yaml(base, text, tmp_path):
     write_run(run, tmp_path / "run.yaml")
     assert read_run(tmp_path / "run.yaml") == run
     assert run.architecture.max_position_embeddings == 8
-    assert run.architecture.adapter == "lora"
+    assert run.architecture.adapter.name == "lora"
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_a_step_that_is_not_finite_is_not_applied_and_three_in_a_row_end_it():
 def test_several_seeds_at_once_are_the_runs_one_by_one(parts):
     """With plain gradient steps: adamw turns the rounding of gradients that are zero into steps."""
     run = with_optimizer(tiny_run("", seeds=3), name="sgd", weight_decay=0.0)
-    run = with_architecture(run, parts=parts, resid_pdrop=0.1, ssm_head_size=8)
+    run = with_architecture(run, parts=parts, resid_pdrop=0.1)
     learner = learner_of(run)
     seeds = np.array(run.all_seeds, np.uint32)
     batches = [batch(seed) for seed in run.all_seeds]
@@ -114,7 +114,7 @@ def test_dropout_is_another_one_at_every_step_and_the_same_for_the_same_seed():
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_trains_in_bfloat16_with_parameters_in_float32(name):
     run = tiny_run("", model=name, optimizer=dataclasses.replace(tiny_run("").optimizer, warmup=0))
-    learner = learner_of(with_architecture(run, compute_dtype="bfloat16", ssm_head_size=8))
+    learner = learner_of(with_architecture(run, compute_dtype="bfloat16"))
     step, state = jax.jit(learner.step), started(learner)
     losses = []
     for _ in range(10):

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from jax import Array
 
 from qkvflow.config import Gpt2Config
-from qkvflow.config.variants import ADAPTERS, Adapter, not_positive
-from qkvflow.nn.adapters.lora import Adapted, Lora
+from qkvflow.config.variants import ADAPTERS, Adapter
+from qkvflow.nn.adapters.lora import Adapted, Lora, adapter_problems
 from qkvflow.nn.families.low_rank import LowRank
 from qkvflow.nn.weights import Weight, value_of
 
@@ -26,7 +26,7 @@ class DepthLora(Adapter):
     any_depth = True
 
     def problems(self) -> list[str]:
-        return not_positive(self, "rank", "alpha")
+        return adapter_problems(self)
 
     def around(self, curve: Weight, config: Gpt2Config, *, key: Array) -> LowRank:
         return LowRank.init(curve, value_of(curve), self.rank, config, key)

@@ -59,6 +59,12 @@ class Adapted(Weight):
         return eqx.tree_at(lambda m: m.weight, base, hax.named(weight, base.weight.axes))
 
 
+def adapter_problems(adapter: Adapter) -> list[str]:
+    """What cannot be in the settings that adapters have in common."""
+    empty = [] if adapter.maps else ["maps is empty; expected at least one name of a linear map."]
+    return not_positive(adapter, "rank", "alpha") + empty
+
+
 @ADAPTERS.register("lora")
 @dataclass(frozen=True)
 class Lora(Adapter):
@@ -72,7 +78,7 @@ class Lora(Adapter):
     """Linear maps that it goes around: attention.qkv, mlp.*, lm_head. *.* stands for all of a layer."""
 
     def problems(self) -> list[str]:
-        return not_positive(self, "rank", "alpha")
+        return adapter_problems(self)
 
     def around(self, curve: Weight, config: Gpt2Config, *, key: Array) -> Adapted:
         return self._factors(curve, config.knots, key)

@@ -55,8 +55,7 @@ def adaptable_maps(blocks: Any, head: Linear | None) -> list[str]:
 
 def check_patterns(patterns: Sequence[str], names: Sequence[str]) -> None:
     """Refuse a pattern that matches none of the names."""
-    problems = [] if patterns else ["maps is empty; name at least one linear map."]
-    problems += [
+    problems = [
         f"{pattern!r} matches no linear map; this model has {', '.join(names)}."
         for pattern in patterns
         if not any(fnmatchcase(name, pattern) for name in names)
