@@ -11,6 +11,12 @@ from qkvflow.config.strict import ConfigError, nearest
 _Entry = TypeVar("_Entry")
 
 
+class UnknownNameError(ConfigError, KeyError):
+    """A name that is not registered; a `KeyError`, too, as of any mapping."""
+
+    __str__ = ConfigError.__str__  # that of KeyError puts quotes around it
+
+
 class Registry(Mapping[str, _Entry], Generic[_Entry]):
     """Variants of one kind by name, in the order in which they came.
 
@@ -64,7 +70,7 @@ class Registry(Mapping[str, _Entry], Generic[_Entry]):
         self._load()
         if name not in self._entries:
             problem = f"there is no {self.kind} {name!r}. {self.hint(name)}"
-            raise ConfigError(f"The {self.kind} is not known:", [problem])
+            raise UnknownNameError(f"The {self.kind} is not known:", [problem])
         return self._entries[name]
 
     def __contains__(self, name: object) -> bool:
