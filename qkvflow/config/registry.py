@@ -49,12 +49,16 @@ class Registry(Mapping[str, _Entry], Generic[_Entry]):
             if name in self._entries:
                 problem = f"there is a {self.kind} {name!r} already; choose another name."
                 raise ConfigError(f"The {self.kind} cannot be registered:", [problem])
+            self._accept(name, entry)
             self._entries[name] = entry
             registered_in = sys._getframe(1).f_globals["__name__"]
             plugins.note(registered_in, lambda: self._entries.pop(name))
             return entry
 
         return put
+
+    def _accept(self, name: str, entry: _Entry) -> None:
+        """Told of a new entry before it is here; other kinds of registries check or complete it."""
 
     def hint(self, name: str, also: Iterable[str] = ()) -> str:
         """What to do about a name that is not here; `also` are further names that would do."""
