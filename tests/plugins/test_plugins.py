@@ -5,6 +5,7 @@ import hashlib
 import json
 import shutil
 
+import jax
 import pytest
 
 from qkvflow import plugins
@@ -154,6 +155,14 @@ def test_a_model_is_read_with_a_warning_about_another_plugin(words):
         pass
 
 
+@pytest.fixture
+def _ordinary_promotion():
+    """Optax promotes types."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+@pytest.mark.usefixtures("_ordinary_promotion")
 def test_a_checkpoint_holds_the_digests_and_a_changed_plugin_is_refused(words, tmp_path, monkeypatch):
     monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path / "cache"))
     load_plugins([words])
