@@ -8,6 +8,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from qkvflow import plugins
+
 _PACKAGES = ("qkvflow", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy")
 _FOLDERS = ("config", "nn", "models", "data", "train")
 """What decides the numbers of a run."""
@@ -49,9 +51,10 @@ def _cores() -> int | None:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of all that has a part in the result."""
+    """Of Python and of all that has a part in the result, a user's plugins among them."""
     return (
         {"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in _PACKAGES}
         | {"code": CODE}
+        | {f"plugin {name}": sha256 for name, sha256 in plugins.digests().items()}
     )

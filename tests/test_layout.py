@@ -14,6 +14,7 @@ ALTITUDE = [
     "files",
     "lock",
     "progress",
+    "plugins",
     "provenance",
     "statistics",
     "config",

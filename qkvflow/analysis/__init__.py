@@ -1,6 +1,7 @@
 """How a model is understood: spectra, Lyapunov exponents, trajectories, modulation.
 
-Arrays in, arrays out; drawing is apart (`figures`, `page`).
+Arrays in, arrays out. `ANALYSES` has whole analyses by name, with their numbers, figures and text
+(`studies`, one file each).
 """
 
 from qkvflow.analysis.circuits import Circuit as Circuit
@@ -24,8 +25,9 @@ from qkvflow.analysis.spectra import eigenvalues as eigenvalues
 from qkvflow.analysis.spectra import numerical_range as numerical_range
 from qkvflow.analysis.spectra import singular_values as singular_values
 from qkvflow.analysis.spectra import trend as trend
-from qkvflow.analysis.studies import STUDIES as STUDIES
-from qkvflow.analysis.studies import Study as Study
-from qkvflow.analysis.studies import Subject as Subject
+from qkvflow.analysis.study import ANALYSES as ANALYSES
+from qkvflow.analysis.study import Analysis as Analysis
+from qkvflow.analysis.study import Study as Study
+from qkvflow.analysis.study import Subject as Subject
 from qkvflow.analysis.trajectory import lens as lens
 from qkvflow.analysis.trajectory import path as path

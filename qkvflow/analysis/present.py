@@ -1,38 +1,21 @@
-"""Studies, their files, figures and page: what `qkvflow analyze` does, from Python."""
+"""Analyses, their files, figures and page: what `qkvflow analyze` does, from Python."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from qkvflow.analysis.circuits import check_circuits
-from qkvflow.analysis.modulation import modulators
-from qkvflow.analysis.page import Contents, write_page
-from qkvflow.analysis.state_figures import draw_lyapunov, draw_trajectory
-from qkvflow.analysis.studies import STUDIES, Study, Subject
-from qkvflow.analysis.weight_figures import draw_modulation, draw_spectra
+from qkvflow.analysis.study import ANALYSES, Study, Subject
+from qkvflow.analysis.tokens import STYLE
 from qkvflow.config import ConfigError
 from qkvflow.data import Tokenizer
 from qkvflow.files import FileError
 from qkvflow.models import LanguageModel, count_parameters
-from qkvflow.report.page import Picture
-
-DRAW: dict[str, Callable[[Study, Path], list[Picture]]] = {
-    "spectra": draw_spectra,
-    "lyapunov": draw_lyapunov,
-    "trajectory": draw_trajectory,
-    "modulation": draw_modulation,
-}
+from qkvflow.report.page import Heading, Paragraph, Rows, element, frame
 
 
-def obstacle(kind: str, subject: Subject) -> ConfigError | None:
-    """Why a study does not apply to a model, if so; nothing is computed."""
-    checks: dict[str, Callable[[], object]] = {
-        "spectra": lambda: check_circuits(subject.model, subject.circuits),
-        "modulation": lambda: modulators(subject.model, subject.times[:1]),
-        "lyapunov": subject.model.plan,
-        "trajectory": subject.model.plan,
-    }
+def obstacle(name: str, subject: Subject) -> ConfigError | None:
+    """Why an analysis does not apply to a model, if so; nothing is computed."""
     try:
-        checks[kind]()
+        ANALYSES[name]().check(subject)
     except ConfigError as error:
         return error
     return None
@@ -50,44 +33,44 @@ def describe(model: LanguageModel) -> str:
     )
 
 
-def make_directory(path: Path) -> Path:
-    """The directory of an analysis, made if need be."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(
-            f"{path} cannot be made: {error.strerror or error}. Choose another directory with --out."
-        ) from error
-    return path
-
-
 def present(
     subject: Subject,
-    kinds: Sequence[str],
+    names: Sequence[str],
     out: Path,
     tokenizer: Tokenizer,
     *,
     title: str = "Analysis",
     notes: Sequence[str] = (),
 ) -> tuple[Path, dict[str, Study]]:
-    """Make studies; OUT has their arrays and numbers, OUT/figures, and OUT/analysis.html."""
-    make_directory(out)
-    studies, figures = {}, {}
-    for kind in kinds:
-        studies[kind] = STUDIES[kind](subject)
-        studies[kind].write(out)
-        figures[kind] = DRAW[kind](studies[kind], out / "figures")
+    """Make analyses; OUT has their arrays and numbers, OUT/figures, and OUT/analysis.html.
+
+    The page has them in the order of `names`.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(
+            f"{out} cannot be made: {error.strerror or error}. Choose another directory with --out."
+        ) from error
+    studies: dict[str, Study] = {}
+    for name in names:
+        studies[name] = ANALYSES[name]().study(subject)
+        studies[name].write(out, name)
+    parts = [element(Heading(title, 1)), element(Paragraph(describe(subject.model)))]
+    parts += [element(Paragraph(note)) for note in notes]
+    parts += _body(studies, out / "figures", tokenizer)
     page = out / "analysis.html"
-    contents = Contents(
-        title, describe(subject.model), studies, figures, notes, _vocabulary(studies, tokenizer)
-    )
-    write_page(contents, page)
+    page.write_text(frame(title, "\n".join(parts), STYLE), encoding="utf-8")
     return page, studies
 
 
-def _vocabulary(studies: dict[str, Study], tokenizer: Tokenizer) -> dict[int, str]:
-    """The text of every token that is predicted at some depth."""
-    if "trajectory" not in studies:
-        return {}
-    chosen = {int(i) for i in studies["trajectory"].arrays["choice"].ravel()}
-    return {i: tokenizer.decode([i]) for i in chosen}
+def _body(studies: Mapping[str, Study], figures: Path, tokenizer: Tokenizer) -> list[str]:
+    """The main numbers of all analyses, then a section of each."""
+    lines, sections = [], []
+    for name, study in studies.items():
+        analysis = ANALYSES[name]()
+        lines += analysis.main_numbers(study)
+        sections.append(element(Heading(analysis.heading)))
+        sections += analysis.text(study, tokenizer)
+        sections += [element(picture) for picture in analysis.draw(study, figures)]
+    return [element(Rows(("", ""), tuple(lines))), *sections]

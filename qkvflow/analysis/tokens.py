@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from qkvflow.analysis.studies import Study
+from qkvflow.analysis.study import Study
 
 WARM, COOL, CALM = "213, 94, 0", "0, 114, 178", "0, 158, 115"
 STRONGEST = 0.85

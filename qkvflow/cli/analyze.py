@@ -20,10 +20,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from qkvflow.analysis import STUDIES, Study, Subject, draw_windows
+from qkvflow.analysis import ANALYSES, Study, Subject, draw_windows
 from qkvflow.analysis.flow import in_float32
-from qkvflow.analysis.present import make_directory, obstacle, present
-from qkvflow.analysis.summary import main_numbers
+from qkvflow.analysis.present import obstacle, present
 from qkvflow.config import ConfigError
 from qkvflow.data import Tokenizer, default_cache_dir, load_corpus, prepare
 from qkvflow.models import LanguageModel
@@ -38,8 +37,8 @@ LONGEST_WINDOW = 128
 class Options:
     """Options of `qkvflow analyze`."""
 
-    what: tyro.conf.Positional[Literal["spectra", "lyapunov", "trajectory", "modulation", "all"]]
-    """The study; all leaves out those that do not apply to the model, and says so."""
+    what: tyro.conf.Positional[str]
+    """The analysis: lyapunov, trajectory, spectra, modulation, one of a plugin, or all that apply."""
     checkpoint: Path
     """Directory of a run, of a checkpoint, or of an exported model."""
     out: Path = Path("analysis")
@@ -76,42 +75,41 @@ def run(options: Options) -> None:
     """Study, draw, write, and print the main numbers."""
     model, tokenizer = in_float32(load_model(options.checkpoint)), read_tokenizer(options.checkpoint)
     subject = subject_of(options, model, tokenizer)
-    kinds, notes = applicable(options.what, subject)
+    names, notes = applicable(options.what, subject)
     notes = _unknown(options, tokenizer) + notes
-    make_directory(options.out)
     title = f"Analysis of {options.checkpoint.resolve().name}"
-    page, studies = present(subject, kinds, options.out, tokenizer, title=title, notes=notes)
+    page, studies = present(subject, names, options.out, tokenizer, title=title, notes=notes)
     console = Console()
-    for study in studies.values():
-        console.print(numbers_table(study))
+    for name, study in studies.items():
+        console.print(numbers_table(name, study))
     for note in notes:
         console.print(escape(note), style="yellow", highlight=False)
     console.print(f"Written: {page}; figures, arrays and numbers are beside it.", soft_wrap=True)
 
 
-def numbers_table(study: Study) -> Table:
-    """The main numbers of a study."""
-    table = Table(title=study.name, title_justify="left", box=box.SIMPLE, show_header=False)
+def numbers_table(name: str, study: Study) -> Table:
+    """The main numbers of an analysis."""
+    table = Table(title=name, title_justify="left", box=box.SIMPLE, show_header=False)
     table.add_column("", no_wrap=True)
     table.add_column("")
-    for name, value in main_numbers(study):
-        table.add_row(name, escape(value))  # a token may look like markup
+    for quantity, value in ANALYSES[name]().main_numbers(study):
+        table.add_row(quantity, escape(value))  # a token may look like markup
     return table
 
 
 def applicable(what: str, subject: Subject) -> tuple[list[str], list[str]]:
-    """The studies to make, and a sentence for each of `all` that does not apply.
+    """The analyses to make, and a sentence for each of `all` that does not apply.
 
     Raises:
-        ConfigError: the one study that was asked for does not apply.
+        ConfigError: the one analysis that was asked for does not apply, or there is none of that name.
     """
-    found = {kind: obstacle(kind, subject) for kind in (STUDIES if what == "all" else [what])}
+    found = {name: obstacle(name, subject) for name in (ANALYSES if what == "all" else [what])}
     if what != "all" and (problem := found[what]) is not None:
         raise problem
     notes = [
-        f"{kind} is left out: {' '.join(p.problems)}" for kind, p in found.items() if p is not None
+        f"{name} is left out: {' '.join(p.problems)}" for name, p in found.items() if p is not None
     ]
-    return [kind for kind, problem in found.items() if problem is None], notes
+    return [name for name, problem in found.items() if problem is None], notes
 
 
 def subject_of(options: Options, model: LanguageModel, tokenizer: Tokenizer) -> Subject:

@@ -8,6 +8,7 @@ from qkvflow.config import ConfigError, nearest
 from qkvflow.data import DataError
 from qkvflow.files import FileError
 from qkvflow.memory import keep_freed_memory
+from qkvflow.plugins import load_installed, without_plugins
 
 COMMANDS = {
     "compare": "Train every named model for a few steps on a little text and show what differs.",
@@ -39,6 +40,7 @@ def usage() -> str:
             f"qkvflow {__version__}: language models whose weights are functions of depth.",
             "",
             "Usage: qkvflow COMMAND [OPTIONS]      qkvflow COMMAND --help explains the options.",
+            "Any command takes --plugin FILE: Python of your own that registers what the options name.",
             "",
             "Commands:",
             *lines,
@@ -65,8 +67,10 @@ def main(arguments: list[str] | None = None) -> int:
 
     from qkvflow.cli import variants
 
-    module = importlib.import_module(f"qkvflow.cli.{name}")
     try:
+        load_installed()
+        rest = without_plugins(rest)  # before the options are parsed, which may name what they register
+        module = importlib.import_module(f"qkvflow.cli.{name}")
         defaults = module.defaults(rest) if hasattr(module, "defaults") else None
         prog = f"qkvflow {name}"
         options = tyro.cli(

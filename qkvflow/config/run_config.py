@@ -125,6 +125,8 @@ class RunConfig:
     """Steps between lines of metrics.jsonl."""
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Where metrics go beside metrics.jsonl."""
+    plugins: tuple[str, ...] = ()
+    """Python files of your own that register what the run names; on the command line: --plugin FILE."""
 
     architecture: Gpt2Config = field(default_factory=Gpt2Config)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)

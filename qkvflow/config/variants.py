@@ -59,15 +59,8 @@ class Variants(Registry[type[_Variant]], Generic[_Variant]):
         super().__init__(kind, home)
         self.base = base
 
-    def register(self, name: str) -> Any:
-        """Put a variant under a name; a decorator."""
-        put = super().register(name)
-
-        def named(variant: type[_Variant]) -> type[_Variant]:
-            variant.name = name
-            return put(variant)
-
-        return named
+    def _accept(self, name: str, entry: type[_Variant]) -> None:
+        entry.name = name
 
     def read(self, value: Any) -> _Variant:
         """The variant that a name, or a table of a name and settings, stands for.

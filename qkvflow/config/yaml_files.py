@@ -9,6 +9,7 @@ import yaml
 from qkvflow.config.history import moved_run
 from qkvflow.config.run_config import RunConfig
 from qkvflow.config.strict import ConfigError
+from qkvflow.plugins import load_plugins
 
 
 class _Loader(yaml.SafeLoader):
@@ -64,11 +65,25 @@ def read_yaml_text(text: str, source: str = "The text") -> dict[str, Any]:
 
 
 def read_run(path: Path) -> RunConfig:
-    """The run that a YAML file describes.
+    """The run that a YAML file of the user describes; the plugins that it names are executed first.
 
     Raises:
         ConfigError: it cannot be read, is no plain YAML, or holds wrong fields; all are named.
+        FileError: a plugin cannot be used.
     """
+    load_named(read_yaml(path))
+    return recorded_run(path)
+
+
+def load_named(content: dict[str, Any]) -> None:
+    """Execute the plugins of a YAML file of the user; anything but a list of files is refused later."""
+    names = content.get("plugins")
+    if isinstance(names, list) and all(isinstance(name, str) for name in names):
+        load_plugins(names)
+
+
+def recorded_run(path: Path) -> RunConfig:
+    """The run that a YAML file holds, as `read_run` has it, with nothing executed."""
     content = read_yaml(path)
     try:
         return RunConfig.from_dict(moved_run(content))

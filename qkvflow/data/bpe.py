@@ -13,14 +13,15 @@ import numpy.typing as npt
 
 from qkvflow.data.errors import DataError
 from qkvflow.data.text import pieces
-from qkvflow.data.tokenizer import Ids, Tokenizer, check_ids
+from qkvflow.data.tokenizer import TOKENIZERS, Ids, Tokenizer, check_ids
 
 
+@TOKENIZERS.register("bpe")
 @dataclass(frozen=True)
 class BPETokenizer(Tokenizer):
     """Any tokenizer of the `tokenizers` package, held as the text of its tokenizer.json.
 
-    BPETokenizer.train(corpus.chunks("train"), vocab_size=8192)
+    BPETokenizer.fit(corpus.chunks("train"), vocab_size=8192)
     BPETokenizer.from_file("tokenizer.json")
     BPETokenizer.from_gpt2("vocab.json", "merges.txt")
     """
@@ -29,7 +30,7 @@ class BPETokenizer(Tokenizer):
     json_text: str
 
     @classmethod
-    def train(cls, chunks: Iterable[str], vocab_size: int) -> "BPETokenizer":
+    def fit(cls, chunks: Iterable[str], vocab_size: int) -> "BPETokenizer":
         """Fit a byte-level BPE: 256 bytes and the merges found, with nothing unknown."""
         from tokenizers import pre_tokenizers, trainers
 

@@ -1,18 +1,32 @@
-"""`load_corpus`: one door to every corpus."""
+"""`CORPORA`, the texts that have a name, and `load_corpus`, the one door to every text."""
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from qkvflow.config import nearest
+from qkvflow.config.registry import Registry
 from qkvflow.data.corpus import Corpus
-from qkvflow.data.embedded import embedded_corpus
 from qkvflow.data.errors import DataError
-from qkvflow.data.files import DATA_VARIABLE, directory_corpus, file_corpus, wikitext_corpus
-from qkvflow.data.hub import download_wikitext, hub_corpus
-from qkvflow.data.markov import markov_corpus
+from qkvflow.data.files import directory_corpus, file_corpus
 
-WIKITEXTS = ("wikitext-2", "wikitext-103")
-CORPUS_NAMES = ("embedded", "markov", *WIKITEXTS)
+
+@dataclass(frozen=True)
+class Reading:
+    """How a corpus is found and read; each corpus takes what it needs of it."""
+
+    data_dir: Path | None = None
+    """Directory of texts on this machine; None: `$QKVFLOW_DATA`."""
+    cache_dir: Path | None = None
+    """Directory for streamed text; None: `$QKVFLOW_CACHE`, or `~/.cache/qkvflow`."""
+    limit: int | None = 10_000
+    """Documents that are streamed of a data set; None: all."""
+    field: str = "text"
+    """Column of a data set that holds the text."""
+
+
+CORPORA = Registry[Callable[[str, Reading], Corpus]]("corpus")
+"""Functions from what stands behind the colon of `NAME:...`, and how to read, to a corpus."""
 
 
 def load_corpus(
@@ -45,39 +59,20 @@ def load_corpus(
         'markov'
     """
     spec = os.fspath(name_or_path)
-    kind, _, rest = spec.partition(":")
-    data, cache = _directory(data_dir), _directory(cache_dir)
-    if spec == "embedded":
-        return embedded_corpus()
-    if kind == "markov":
-        return markov_corpus(rest)
-    if kind == "hf":
-        return hub_corpus(rest, limit=limit, field=field, cache_dir=cache)
-    if spec in WIKITEXTS:
-        return _load_wikitext(spec, data, cache)
+    name, _, rest = spec.partition(":")
+    if name in CORPORA:
+        return CORPORA[name](rest, Reading(_directory(data_dir), _directory(cache_dir), limit, field))
     return _load_path(Path(spec).expanduser())
+
+
+def refuse_options(name: str, options: str) -> None:
+    """For corpora of which there is one only."""
+    if options:
+        raise DataError(f"{name} takes no options, and {options!r} came; leave out the colon.")
 
 
 def _directory(path: str | os.PathLike[str] | None) -> Path | None:
     return None if path is None else Path(path).expanduser()
-
-
-def _load_wikitext(name: str, data_dir: Path | None, cache_dir: Path | None) -> Corpus:
-    found = wikitext_corpus(name, data_dir)
-    if found:
-        return found
-    if data_dir:
-        raise DataError(
-            f"{data_dir} does not hold {name}. Expected train.txt, valid.txt and test.txt, or "
-            f"wiki.train.tokens and so on, there or in {data_dir / name}."
-        )
-    try:
-        return download_wikitext(name, cache_dir)
-    except DataError as error:
-        raise DataError(
-            f"{name} was not found: ${DATA_VARIABLE} is "
-            f"{os.environ.get(DATA_VARIABLE) or 'not set'}, and downloading it failed. {error}"
-        ) from error
 
 
 def _load_path(path: Path) -> Corpus:
@@ -88,6 +83,6 @@ def _load_path(path: Path) -> Corpus:
     if path.exists():
         raise DataError(f"{path} is neither a file nor a directory; give a text file.")
     raise DataError(
-        f"There is no corpus and no file named {str(path)!r}. {nearest(str(path), CORPUS_NAMES)} "
-        f"Also hf:OWNER/NAME, and any path to text."
+        f"There is no corpus and no file named {str(path)!r}. {CORPORA.hint(str(path))} Also any path "
+        "to text."
     )

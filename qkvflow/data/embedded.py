@@ -6,6 +6,7 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from qkvflow.data.corpora import CORPORA, Reading, refuse_options
 from qkvflow.data.corpus import Corpus, TextDocument, make_corpus, rank, split_by_name
 
 SIZE_CAP = 4_000_000
@@ -21,7 +22,8 @@ _UNPRINTABLE = re.compile(r"[^\n -~]")
 _LONG = 60
 
 
-def embedded_corpus() -> Corpus:
+@CORPORA.register("embedded")
+def embedded_corpus(options: str, reading: Reading) -> Corpus:
     """About 4 MB of English and Python, with no download: the default corpus.
 
     Documents are the topics of `pydoc_data` and the modules of the standard library, dealt into
@@ -32,6 +34,7 @@ def embedded_corpus() -> Corpus:
     The text is the same in every run of one Python and differs between Python versions; the
     digest says which one it was.
     """
+    refuse_options("embedded", options)
     named = ((document.name, document) for document in _cap(_clean(_raw_documents())))
     version = ".".join(map(str, sys.version_info[:3]))
     source = f"pydoc_data and the standard library of Python {version}"

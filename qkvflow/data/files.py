@@ -1,6 +1,5 @@
-"""Corpora from files: one text file, a directory of documents, WikiText in its usual layouts."""
+"""Corpora from files: one text file, or a directory of documents."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +7,6 @@ from qkvflow.data.corpus import SPLITS, Corpus, FileDocument, make_corpus, split
 from qkvflow.data.errors import DataError
 from qkvflow.data.text import cut_near
 
-DATA_VARIABLE = "QKVFLOW_DATA"
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".py", ".tokens", ".raw")
 
 _STEMS = {"train": ("train",), "valid": ("valid", "validation", "val", "dev"), "test": ("test",)}
@@ -64,16 +62,6 @@ def find_split_files(directory: Path) -> dict[str, Path] | None:
     return None
 
 
-def wikitext_corpus(name: str, data_dir: Path | None) -> Corpus | None:
-    """`wikitext-2` or `wikitext-103` from `data_dir` or `$QKVFLOW_DATA`; None if neither has it."""
-    root = data_dir or _environment_directory()
-    for directory in _candidates(root, name) if root else ():
-        files = find_split_files(directory)
-        if files:
-            return directory_corpus(directory, name)
-    return None
-
-
 def _first(directory: Path, layout: str, stems: tuple[str, ...]) -> Path | None:
     paths = (directory / layout.format(stem=stem) for stem in stems)
     return next((path for path in paths if path.is_file()), None)
@@ -85,16 +73,3 @@ def _documents(directory: Path) -> Iterator[FileDocument]:
         hidden = any(part.startswith(".") for part in inside.parts)
         if path.suffix in TEXT_SUFFIXES and not hidden and path.is_file():
             yield FileDocument(inside.as_posix(), path)
-
-
-def _environment_directory() -> Path | None:
-    value = os.environ.get(DATA_VARIABLE)
-    return Path(value).expanduser() if value else None
-
-
-def _candidates(root: Path, name: str) -> Iterator[Path]:
-    yield from (root / name, root / f"{name}-raw", root / f"{name}-v1", root / f"{name}-raw-v1")
-    # The directory itself, unless its name says that it is the other WikiText.
-    itself = root.resolve().name
-    if not itself.startswith("wikitext-") or itself == name or itself.startswith(f"{name}-"):
-        yield root

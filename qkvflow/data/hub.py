@@ -8,18 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from qkvflow.data.cache import caching, default_cache_dir
+from qkvflow.data.corpora import CORPORA, Reading
 from qkvflow.data.corpus import SEPARATOR, SPLITS, Corpus
 from qkvflow.data.errors import DataError
 from qkvflow.data.files import directory_corpus
 from qkvflow.progress import progress
 
-WIKITEXT = "Salesforce/wikitext"
-_HUB_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 
-
-def hub_corpus(
-    name: str, *, limit: int | None = 10_000, field: str = "text", cache_dir: Path | None = None
-) -> Corpus:
+@CORPORA.register("hf")
+def hub_corpus(name: str, reading: Reading) -> Corpus:
     """The first `limit` documents of the train split of a dataset: `OWNER/NAME[/CONFIG]`.
 
     Documents are dealt 90/5/5 by the hash of their text, so equal documents fall into one split.
@@ -27,30 +24,20 @@ def hub_corpus(
     copy to stream again. The dataset's own valid and test splits are not used. A local directory
     that `datasets` can read may stand for the name. `limit=None` takes everything.
 
-        hub_corpus("allenai/c4/en", limit=50_000)
+        load_corpus("hf:allenai/c4/en", limit=50_000)
     """
+    limit, field = reading.limit, reading.field
     if limit is not None and limit < 1:
         raise DataError(f"limit is {limit}; expected at least 1 document, or None for all.")
     key = hashlib.sha256(f"{name}|{limit}|{field}".encode()).hexdigest()[:12]
     slug = name.strip("/").replace("/", "-")[-60:]
-    directory = (cache_dir or default_cache_dir()) / "hub" / f"{slug}-{key}"
+    directory = (reading.cache_dir or default_cache_dir()) / "hub" / f"{slug}-{key}"
     if not directory.is_dir():
         path, config = _parse_name(name)
-        documents = _documents(_stream(path, config, "train"), field, name)
+        documents = stream_documents(path, config, "train", field)
         with caching(directory) as temporary:
             _spool(itertools.islice(documents, limit), temporary, name)
     return directory_corpus(directory, f"hf:{name}")
-
-
-def download_wikitext(name: str, cache_dir: Path | None = None) -> Corpus:
-    """`wikitext-2` or `wikitext-103` from the hub, restored to its original files."""
-    directory = (cache_dir or default_cache_dir()) / "hub" / name
-    if not directory.is_dir():
-        rows = {s: _stream(WIKITEXT, f"{name}-v1", _HUB_SPLITS[s]) for s in SPLITS}
-        with caching(directory) as temporary:
-            for split in SPLITS:
-                _write_lines(temporary / f"{split}.txt", _documents(rows[split], "text", name))
-    return directory_corpus(directory, name)
 
 
 def _parse_name(name: str) -> tuple[str, str | None]:
@@ -60,6 +47,11 @@ def _parse_name(name: str) -> tuple[str, str | None]:
     if len(parts) == 3:
         return "/".join(parts[:2]), parts[2]
     raise DataError(f"hf:{name} has {len(parts)} parts; expected hf:OWNER/NAME or with /CONFIG.")
+
+
+def stream_documents(path: str, config: str | None, split: str, field: str = "text") -> Iterator[str]:
+    """The texts in a column of a data set, which is opened at once and read as it is asked for."""
+    return _documents(_stream(path, config, split), field, f"{path}/{config}" if config else path)
 
 
 def _stream(path: str, config: str | None, split: str) -> Iterable[Any]:
@@ -106,7 +98,7 @@ def _unreachable(path: str, config: str | None, error: Exception) -> str:
 
 def _spool(documents: Iterable[str], directory: Path, name: str) -> None:
     with ExitStack() as stack:
-        files = {s: stack.enter_context(_open(directory / f"{s}.txt")) for s in SPLITS}
+        files = {s: stack.enter_context(open_text(directory / f"{s}.txt")) for s in SPLITS}
         advance = stack.enter_context(progress(f"streaming {name}"))
         for document in documents:
             # A few web pages hold NUL characters; the rest of the page is text all the same.
@@ -121,13 +113,6 @@ def _split_of(text: str) -> str:
     return {0: "valid", 1: "test"}.get(bucket, "train")
 
 
-def _write_lines(path: Path, rows: Iterable[str]) -> None:
-    with _open(path) as file, progress(f"streaming {path.stem}") as advance:
-        for row in rows:
-            # The hub's copy has "" where the original file has a line with one space.
-            file.write(row or " \n")
-            advance(1)
-
-
-def _open(path: Path) -> Any:
+def open_text(path: Path) -> Any:
+    """A file to write text to, its newlines unchanged."""
     return path.open("w", encoding="utf-8", errors="replace", newline="")

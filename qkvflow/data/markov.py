@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qkvflow.config import nearest
+from qkvflow.data.corpora import CORPORA, Reading
 from qkvflow.data.corpus import Corpus, TextDocument, make_corpus
 from qkvflow.data.errors import DataError
 
@@ -91,7 +92,8 @@ class MarkovLanguage:
         return _walk(table, min(first, len(table) - 1), draws[1:])
 
 
-def markov_corpus(options: str = "") -> Corpus:
+@CORPORA.register("markov")
+def markov_corpus(options: str, reading: Reading) -> Corpus:
     """The corpus of a `MarkovLanguage`; `options` is like `order=3,symbols=6,seed=1`."""
     language = MarkovLanguage(**_parse(options))
     n = language.characters

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from qkvflow.config.registry import Registry
 from qkvflow.data.errors import DataError
 
 Ids = npt.NDArray[Any]
@@ -21,6 +22,21 @@ class Tokenizer(ABC):
     """Maps text to ids in [0, vocab_size) and back, and is saved as plain JSON."""
 
     kind: ClassVar[str]
+    """The name that it is registered by."""
+
+    @classmethod
+    @abstractmethod
+    def fit(cls, chunks: Iterable[str], vocab_size: int) -> "Tokenizer":
+        """The tokenizer of a text: give it the train split, never more.
+
+        Args:
+            vocab_size: how many ids there are to be, where that can be chosen.
+        """
+
+    @classmethod
+    @abstractmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Tokenizer":
+        """The inverse of `to_dict`."""
 
     @property
     @abstractmethod
@@ -37,7 +53,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """Plain data that `tokenizer_from_dict` turns into an equal tokenizer."""
+        """Plain data, its kind among it, that `tokenizer_from_dict` turns into an equal tokenizer."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -48,6 +64,9 @@ class Tokenizer(ABC):
     def digest(self) -> str:
         """sha256 of the tokenizer's data."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+
+TOKENIZERS = Registry[type[Tokenizer]]("tokenizer")
 
 
 def check_ids(ids: npt.ArrayLike, vocab_size: int) -> Ids:
@@ -61,6 +80,7 @@ def check_ids(ids: npt.ArrayLike, vocab_size: int) -> Ids:
     return array
 
 
+@TOKENIZERS.register("byte")
 @dataclass(frozen=True)
 class ByteTokenizer(Tokenizer):
     """The 256 bytes of UTF-8: no vocabulary to fit, nothing unknown.
@@ -70,6 +90,10 @@ class ByteTokenizer(Tokenizer):
     """
 
     kind: ClassVar[str] = "byte"
+
+    @classmethod
+    def fit(cls, chunks: Iterable[str], vocab_size: int = 256) -> "ByteTokenizer":
+        return cls()
 
     @property
     def vocab_size(self) -> int:
@@ -90,6 +114,7 @@ class ByteTokenizer(Tokenizer):
         return cls()
 
 
+@TOKENIZERS.register("char")
 @dataclass(frozen=True)
 class CharTokenizer(Tokenizer):
     """The characters of the train split in order of code point, and id 0 for all others.
@@ -106,8 +131,7 @@ class CharTokenizer(Tokenizer):
             raise DataError("A character vocabulary must be distinct characters in sorted order.")
 
     @classmethod
-    def fit(cls, chunks: Iterable[str]) -> "CharTokenizer":
-        """The vocabulary of a text: give it the train split, never more."""
+    def fit(cls, chunks: Iterable[str], vocab_size: int | None = None) -> "CharTokenizer":
         seen: set[str] = set()
         for chunk in chunks:
             seen.update(chunk)

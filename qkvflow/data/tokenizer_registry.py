@@ -7,27 +7,22 @@ from typing import Any
 from qkvflow.data.bpe import BPETokenizer
 from qkvflow.data.corpus import Corpus
 from qkvflow.data.errors import DataError
-from qkvflow.data.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
-
-TOKENIZER_NAMES = ("byte", "char", "bpe")
-
-_KINDS: tuple[type[ByteTokenizer] | type[CharTokenizer] | type[BPETokenizer], ...]
-_KINDS = (ByteTokenizer, CharTokenizer, BPETokenizer)
+from qkvflow.data.tokenizer import TOKENIZERS, Tokenizer
 
 
 def tokenizer_from_dict(data: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer that `to_dict` described.
 
-    >>> tokenizer_from_dict(ByteTokenizer().to_dict()).vocab_size
+    >>> tokenizer_from_dict({"kind": "byte"}).vocab_size
     256
     """
-    for cls in _KINDS:
-        if data.get("kind") == cls.kind:
-            return cls.from_dict(data)
-    raise DataError(
-        f"A tokenizer of kind {data.get('kind')!r} is not known; expected one of "
-        f"{', '.join(TOKENIZER_NAMES)}. Was it saved by a newer version?"
-    )
+    kind = str(data.get("kind"))
+    if kind not in TOKENIZERS:
+        raise DataError(
+            f"A tokenizer of kind {kind!r} is not known: was it saved by a newer version? "
+            f"{TOKENIZERS.hint(kind)}"
+        )
+    return TOKENIZERS[kind].from_dict(data)
 
 
 def make_tokenizer(spec: str, corpus: Corpus, vocab_size: int = 8192) -> Tokenizer:
@@ -36,12 +31,8 @@ def make_tokenizer(spec: str, corpus: Corpus, vocab_size: int = 8192) -> Tokeniz
     `byte`, `char`, `bpe` (trained to `vocab_size`), a `tokenizer.json`, or a directory that
     holds one or GPT-2's `vocab.json` and `merges.txt`.
     """
-    if spec == "byte":
-        return ByteTokenizer()
-    if spec == "char":
-        return CharTokenizer.fit(corpus.chunks("train"))
-    if spec == "bpe":
-        return BPETokenizer.train(corpus.chunks("train"), vocab_size)
+    if spec in TOKENIZERS:
+        return TOKENIZERS[spec].fit(corpus.chunks("train"), vocab_size)
     return read_tokenizer_files(Path(spec).expanduser())
 
 
@@ -54,6 +45,6 @@ def read_tokenizer_files(path: Path) -> BPETokenizer:
     if (path / "vocab.json").is_file():
         return BPETokenizer.from_gpt2(path / "vocab.json", path / "merges.txt")
     raise DataError(
-        f"There is no tokenizer {str(path)!r}. Expected one of {', '.join(TOKENIZER_NAMES)}, a "
+        f"There is no tokenizer {str(path)!r}. Expected one of {', '.join(TOKENIZERS)}, a "
         f"tokenizer.json, or a directory with one or with vocab.json and merges.txt."
     )

@@ -11,6 +11,7 @@
     sweep: {learning_rates: [1e-3, 2e-3, 4e-3, 8e-3], steps: 300, seed: 1000}
     reference: standard
     margin: 0.01
+    plugins: [mine.py]    # Python files that register what the runs name; docs/extending.md
 
 Every arm sees the same text in the same order under the same seed, and draws its weights from the same
 stream of random numbers.
@@ -24,7 +25,7 @@ from typing import Any, Literal
 
 from qkvflow.config import ConfigError, RunConfig, nearest, strict
 from qkvflow.config.strict import from_dict, type_problems
-from qkvflow.config.yaml_files import read_yaml
+from qkvflow.config.yaml_files import load_named, read_yaml
 
 PLANS = Path(__file__).parent / "plans"
 """Plans that have a name."""
@@ -182,6 +183,7 @@ def read_plan(name: str) -> Plan:
     if name not in known and not path.suffix:
         raise ConfigError("There is no such plan:", [f"{name!r}. {nearest(name, known)}"])
     content = read_yaml(known.get(name, path))
+    load_named(content)
     try:
         return Plan.of(content)
     except ConfigError as error:
@@ -205,7 +207,7 @@ class _Reader:
     problems: list[str] = field(default_factory=list)
 
     def plan(self) -> Plan:
-        known = ("base", "arms", "seeds", "sweep", "reference", "margin", "test")
+        known = ("base", "arms", "seeds", "sweep", "reference", "margin", "test", "plugins")
         self.problems += [
             f"there is no field {name!r}. {nearest(str(name), known)}"
             for name in self.fields
@@ -239,6 +241,12 @@ class _Reader:
             self.problems.append(
                 "base: leave final_tokens out; arms are judged on all of the valid split."
             )
+        self.problems += [
+            f"{name}: plugins are those of the experiment; put them beside base."
+            for name, table in {"base": base, **tables}.items()
+            if isinstance(table, Mapping) and "plugins" in table
+        ]
+        base = {**base, "plugins": self.fields.get("plugins", [])}
         made = [self._arm(name, base, changes) for name, changes in tables.items()]
         arms = {arm.name: arm for arm in made if arm is not None}
         names = list(tables)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from qkvflow import plugins
 from qkvflow.config import ConfigError
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.runner import complete
@@ -34,4 +35,12 @@ def submit(
         executor.update_parameters(**parameters)
     except (NameError, TypeError, ValueError) as error:
         raise ConfigError("The runs cannot be submitted:", [f"submitit says: {error}"]) from error
-    return [executor.submit(complete, plan, out, None, reuse) for _ in range(workers)]
+    work = (plugins.files(), dict(plan.fields), out, reuse)
+    return [executor.submit(_work, *work) for _ in range(workers)]
+
+
+def _work(files: Sequence[Path], fields: dict[str, Any], out: Path, reuse: Sequence[Path]) -> Any:
+    """What a worker does: the plan comes as plain tables, which may need plugins to be understood."""
+    plugins.load_installed()
+    plugins.load_plugins(files)
+    return complete(Plan.of(fields), out, None, reuse)

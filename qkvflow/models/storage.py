@@ -12,7 +12,7 @@ import numpy as np
 import safetensors
 from safetensors.numpy import load, save
 
-from qkvflow import __version__
+from qkvflow import __version__, plugins
 from qkvflow.config import ConfigError, Gpt2Config
 from qkvflow.config.history import moved_architecture
 from qkvflow.files import FileError, building, file_sha256, read_sealed, write_sealed
@@ -54,6 +54,7 @@ def write_model(directory: Path, model: LanguageModel, arrays: Arrays, **texts: 
         "version": __version__,
         "model": None if model.preset is None else model.preset.name,
         "architecture": model.config.to_dict(),
+        "plugins": plugins.digests(),
         "files": digests,
     }
     write_sealed(directory / CONFIG, "model", FORMAT, content)
@@ -68,6 +69,11 @@ def read_text_file(directory: Path, name: str) -> str:
     if not (directory / file).is_file() or file_sha256(directory / file) != digest:
         raise FileError(f"{directory / file} is missing, or was changed after it was written.")
     return (directory / file).read_text(encoding="utf-8")
+
+
+def plugins_of(directory: Path) -> dict[str, str]:
+    """The plugins of the process that wrote a model, with their digests."""
+    return read_sealed(directory / CONFIG, "model", FORMAT).get("plugins", {})
 
 
 def write_arrays(path: Path, arrays: Arrays) -> str:
@@ -120,10 +126,11 @@ def read_model(directory: Path) -> LanguageModel:
     """
     content = read_sealed(directory / CONFIG, "model", FORMAT)
     try:
-        config = Gpt2Config.from_dict(moved_architecture(content["architecture"]))
+        with plugins.needed_by(str(directory), content.get("plugins", {})):
+            config = Gpt2Config.from_dict(moved_architecture(content["architecture"]))
+            cls = FlowLM if content["model"] is None else model_class(content["model"])
     except ConfigError as error:
         raise FileError(f"{directory / CONFIG} cannot be used: {error}") from error
-    cls = FlowLM if content["model"] is None else model_class(content["model"])
     model = eqx.filter_eval_shape(cls.init, config, key=jax.random.key(0))
     arrays = read_arrays(directory / ARRAYS, content["files"][ARRAYS])
     check_shapes(arrays, arrays_of(model), str(directory))

@@ -7,5 +7,7 @@ from qkvflow.train.loop import TrainingError as TrainingError
 from qkvflow.train.loop import train as train
 from qkvflow.train.metrics import Sink as Sink
 from qkvflow.train.metrics import read_metrics as read_metrics
+from qkvflow.train.optimizer import OPTIMIZERS as OPTIMIZERS
+from qkvflow.train.optimizer import SCHEDULES as SCHEDULES
 from qkvflow.train.run_files import load_model as load_model
 from qkvflow.train.run_files import read_tokenizer as read_tokenizer

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from qkvflow import __version__
+from qkvflow import __version__, plugins
 from qkvflow.config import RunConfig
 from qkvflow.data import Tokenizer
 from qkvflow.files import (
@@ -98,6 +98,7 @@ class CheckpointStore:
             "seeds": list(self._run.all_seeds),
             "data_digest": self._data_digest,
             "tokenizer_digest": self._tokenizer.digest,
+            "plugins": plugins.digests(),
             "progress": asdict(progress),
             "files": {str(path.relative_to(directory)): file_sha256(path) for path in files},
         }

@@ -20,6 +20,7 @@ from qkvflow.files import FileError, building
 from qkvflow.lock import locked
 from qkvflow.memory import memory_limit
 from qkvflow.models import count_parameters
+from qkvflow.plugins import check_named
 from qkvflow.train.checkpoints import Best, CheckpointStore, Progress
 from qkvflow.train.evaluation import Evaluation, evaluate
 from qkvflow.train.metrics import MetricsFile, Sink, make_trackers, read_metrics
@@ -62,6 +63,7 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
         train(RunConfig(model="shared", steps=200), "runs/first")
         model = qkvflow.load("runs/first")
     """
+    check_named(run.plugins)
     out = Path(out).expanduser()
     with locked(out), ExitStack() as stack:
         if is_finished(out, run):

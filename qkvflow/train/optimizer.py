@@ -3,6 +3,7 @@
 import functools
 import inspect
 import types
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,9 +11,18 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from qkvflow.config import ConfigError, OptimizerConfig, nearest
+from qkvflow.config import ConfigError, OptimizerConfig
+from qkvflow.config.registry import Registry
 from qkvflow.models.paths import Arrays
 from qkvflow.nn.parameters import Table
+
+OPTIMIZERS = Registry[Callable[..., optax.GradientTransformation]]("optimizer")
+"""Functions of (config, schedule, table, **options) beside those of optax, which are known by name.
+
+The table says what each array is, by path; `options` are those of the run's optimizer.
+"""
+SCHEDULES = Registry[Callable[..., optax.Schedule]]("schedule")
+"""Functions of (config, steps, **options) to the learning rate after warm-up, beside those of optax."""
 
 
 def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
@@ -27,20 +37,28 @@ def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
 
 
 def _decay(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    peak = config.learning_rate
-    if config.schedule in ("cosine", "linear", "constant") and config.schedule_options:
-        raise _refused(f"{config.schedule} has no schedule_options; use final, warmup, learning_rate.")
-    if config.schedule == "cosine":
-        return optax.cosine_decay_schedule(peak, steps, alpha=config.final)
-    if config.schedule == "linear":
-        return optax.linear_schedule(peak, peak * config.final, steps)
-    if config.schedule == "constant":
-        return optax.constant_schedule(peak)
-    known = [name for name in dir(optax) if name.endswith(("_schedule", "_decay"))]
-    if config.schedule not in known:
-        names = ("cosine", "linear", "constant", *known)
-        raise _refused(f"there is no schedule {config.schedule!r}. {nearest(config.schedule, names)}")
-    return _call(config.schedule, config.schedule_options)
+    name, options = config.schedule, config.schedule_options
+    if name in SCHEDULES:
+        return _call(name, SCHEDULES[name], config, steps, **options)
+    of_optax = [known for known in dir(optax) if known.endswith(("_schedule", "_decay"))]
+    if name not in of_optax:
+        raise _refused(f"there is no schedule {name!r}. {SCHEDULES.hint(name, of_optax)}")
+    return _call(name, getattr(optax, name), **options)
+
+
+@SCHEDULES.register("cosine")
+def _cosine(config: OptimizerConfig, steps: int) -> optax.Schedule:
+    return optax.cosine_decay_schedule(config.learning_rate, steps, alpha=config.final)
+
+
+@SCHEDULES.register("linear")
+def _linear(config: OptimizerConfig, steps: int) -> optax.Schedule:
+    return optax.linear_schedule(config.learning_rate, config.learning_rate * config.final, steps)
+
+
+@SCHEDULES.register("constant")
+def _constant(config: OptimizerConfig, steps: int) -> optax.Schedule:
+    return optax.constant_schedule(config.learning_rate)
 
 
 def make_optimizer(
@@ -51,19 +69,26 @@ def make_optimizer(
     Args:
         table: what the arrays are that are trained, by path.
     """
-    decays = {path: parameter.decays for path, parameter in table.items()}
-    if not _takes_a_learning_rate(config.name):
-        known = [name for name in dir(optax) if _takes_a_learning_rate(name)]
-        raise _refused(f"there is no optimizer {config.name!r}. {nearest(config.name, known)}")
-    options = {"learning_rate": schedule, **_decay_options(config, decays)}
-    twice = sorted(options.keys() & config.options.keys())
-    if twice:
-        raise _refused(f"options names {', '.join(twice)}, which optimizer has a field for; use that.")
-    options |= config.options
-    chain = [_call(config.name, options), _scale_groups(config, table)]
+    make = OPTIMIZERS.get(config.name, _of_optax)
+    named = _call(config.name, make, config, schedule, table, **config.options)
+    chain = [named, _scale_groups(config, table)]
     if config.clip:
         chain.insert(0, _clip(config.clip))
     return optax.chain(*chain)
+
+
+def _of_optax(
+    config: OptimizerConfig, schedule: optax.Schedule, table: Table, **options: Any
+) -> optax.GradientTransformation:
+    """Any optimizer of optax that takes a learning rate."""
+    if not _takes_a_learning_rate(config.name):
+        known = [name for name in dir(optax) if _takes_a_learning_rate(name)]
+        raise _refused(f"there is no optimizer {config.name!r}. {OPTIMIZERS.hint(config.name, known)}")
+    fixed = {"learning_rate": schedule, **_decay_options(config, table)}
+    twice = sorted(fixed.keys() & options.keys())
+    if twice:
+        raise _refused(f"options names {', '.join(twice)}, which optimizer has a field for; use that.")
+    return _call(config.name, getattr(optax, config.name), **fixed, **options)
 
 
 def _takes_a_learning_rate(name: str) -> bool:
@@ -73,10 +98,11 @@ def _takes_a_learning_rate(name: str) -> bool:
     return "learning_rate" in inspect.signature(function).parameters
 
 
-def _decay_options(config: OptimizerConfig, decays: dict[str, bool]) -> dict[str, Any]:
+def _decay_options(config: OptimizerConfig, table: Table) -> dict[str, Any]:
     accepted = inspect.signature(getattr(optax, config.name)).parameters
     if "weight_decay" in accepted and "mask" in accepted:
-        return {"weight_decay": config.weight_decay, "mask": decays}
+        mask = {path: parameter.decays for path, parameter in table.items()}
+        return {"weight_decay": config.weight_decay, "mask": mask}
     if config.weight_decay:
         raise _refused(f"{config.name} has no weight decay; set optimizer.weight_decay to 0.")
     return {}
@@ -96,16 +122,17 @@ def _refused(problem: str) -> ConfigError:
     return ConfigError("The optimizer cannot be made:", [problem])
 
 
-def _call(name: str, options: dict[str, Any]) -> Any:
-    """A function of optax with these arguments, or a sentence about them."""
-    function = getattr(optax, name)
+def _call(name: str, function: Callable[..., Any], *fixed: Any, **options: Any) -> Any:
+    """What a registered function makes of its options, or a sentence about them."""
     try:
-        inspect.signature(function).bind(**options)
+        inspect.signature(function).bind(*fixed, **options)
     except TypeError as error:
-        known = ", ".join(inspect.signature(function).parameters)
-        raise _refused(f"{name}: {error}; it takes {known}.") from error
+        takes = list(inspect.signature(function).parameters)[len(fixed) :]
+        raise _refused(f"{name}: {error}; its options are {', '.join(takes) or 'none'}.") from error
     try:
-        return function(**options)
+        return function(*fixed, **options)
+    except ConfigError:
+        raise
     except (TypeError, ValueError) as error:
         raise _refused(f"{name}: {error}") from error
 

@@ -7,22 +7,24 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from qkvflow.config import ConfigError, RunConfig, read_run
+from qkvflow import plugins
+from qkvflow.config import ConfigError, RunConfig
 from qkvflow.config.history import moved_run
+from qkvflow.config.yaml_files import recorded_run
 from qkvflow.data import TokenDataset, Tokenizer
 from qkvflow.files import FileError
 from qkvflow.models import build_model
 from qkvflow.models.paths import Arrays, arrays_of
-from qkvflow.models.storage import shape_problems
+from qkvflow.models.storage import plugins_of, shape_problems
 from qkvflow.train.checkpoints import newest_good
 from qkvflow.train.run_data import open_corpus, open_tokens
 from qkvflow.train.run_files import model_directories, read_tokenizer
 from qkvflow.train.start import starting_tokenizer
 
-FREE = ("eval_every", "save_every", "keep", "log_every", "trackers", "start.checkpoint")
+FREE = ("eval_every", "save_every", "keep", "log_every", "trackers", "plugins", "start.checkpoint")
 """Fields of a run that may change between two starts: they do not touch the result.
 
-A base may lie elsewhere: its digest says whether it is the same.
+A base or a plugin may lie elsewhere: its digest says whether it is the same.
 """
 
 
@@ -46,6 +48,7 @@ def find_saved(out: Path, run: RunConfig) -> Saved | None:
     path, record, problems = newest_good(out / "checkpoints")
     if path is None:
         return None
+    plugins.check_same(str(path), record.get("plugins", {}))
     try:
         there = RunConfig.from_dict(moved_run(record["run"]))
     except ConfigError as error:
@@ -63,9 +66,11 @@ def is_finished(out: Path, run: RunConfig) -> bool:
     """
     if not (out / "final").is_dir():
         return False
-    there = read_run(out / "run.yaml")
-    tokenizer = read_tokenizer(model_directories(out / "final", there)[0])
+    there = recorded_run(out / "run.yaml")
+    first = model_directories(out / "final", there)[0]
+    tokenizer = read_tokenizer(first)
     check_same_run(out / "final", there, run, tokenizer.vocab_size)
+    plugins.check_same(str(out / "final"), plugins_of(first))
     return True
 
 

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from qkvflow import plugins
 from qkvflow.config import RunConfig
 from qkvflow.data import Tokenizer, tokenizer_from_dict
 from qkvflow.files import FileError
 from qkvflow.models import LanguageModel
 from qkvflow.models.paths import Arrays
-from qkvflow.models.storage import ARRAYS, CONFIG, read_model, read_text_file, write_model
+from qkvflow.models.storage import ARRAYS, CONFIG, plugins_of, read_model, read_text_file, write_model
 
 _Read = TypeVar("_Read")
 
@@ -40,7 +41,9 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
 
 
 def _read_tokenizer(directory: Path) -> Tokenizer:
-    return tokenizer_from_dict(json.loads(read_text_file(directory, "tokenizer")))
+    content = json.loads(read_text_file(directory, "tokenizer"))
+    with plugins.needed_by(str(directory), plugins_of(directory)):
+        return tokenizer_from_dict(content)
 
 
 def _read_newest(path: Path, read: Callable[[Path], _Read]) -> _Read:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from qkvflow.analysis.present import obstacle, present
-from qkvflow.analysis.studies import ALL_ROWS, STUDIES, Subject, plain
+from qkvflow.analysis.studies.lyapunov import ALL_ROWS
+from qkvflow.analysis.study import ANALYSES, Subject, plain
 from qkvflow.analysis.tokens import opacities, said, strip
 from qkvflow.data import CharTokenizer
 from qkvflow.nn.time_embed import layer_times
@@ -42,7 +43,9 @@ def whole(tmp_path_factory):
     """All studies of a model, presented; the page holds text that looks like HTML."""
     out = tmp_path_factory.mktemp("analysis")
     subject = subject_of()
-    page, studies = present(subject, list(STUDIES), out, TOKENIZER, title="A <model>", notes=["A & b."])
+    page, studies = present(
+        subject, list(ANALYSES), out, TOKENIZER, title="A <model>", notes=["A & b."]
+    )
     return out, page, studies
 
 
@@ -136,7 +139,7 @@ def test_colours_say_how_much():
 def test_a_long_text_has_one_row():
     long = dataclasses.replace(subject_of(text="abcd " * 20), windows=None, refine=0)
     assert len(long.ids) > ALL_ROWS
-    study = STUDIES["lyapunov"](long)
+    study = ANALYSES["lyapunov"]().study(long)
     assert study.arrays["sensitivity"].shape == (1, 100)
     assert study.arrays["rows"].tolist() == [98]
 
@@ -144,7 +147,7 @@ def test_a_long_text_has_one_row():
 @pytest.mark.parametrize("name", ["time_indexed_ssm", "tong_neuralode", "shared"])
 def test_every_kind_of_model_can_be_presented(name, tmp_path):
     subject = subject_of(name)
-    kinds = [kind for kind in STUDIES if obstacle(kind, subject) is None]
+    kinds = [kind for kind in ANALYSES if obstacle(kind, subject) is None]
     assert (name == "shared") == ("modulation" not in kinds)
     of_weights = [kind for kind in kinds if kind in ("spectra", "modulation")]
     page, studies = present(subject, of_weights, tmp_path, TOKENIZER)

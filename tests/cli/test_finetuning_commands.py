@@ -85,7 +85,7 @@ def test_convert_imports_gpt2_and_takes_its_tokenizer_along(tmp_path, capsys):
     write_gpt2(source, vocab_size=300)
     assert main(["convert", "--gpt2", str(source), "--out", str(tmp_path / "plain")]) == 0
     assert "It has no tokenizer" in capsys.readouterr().out
-    tokenizer = BPETokenizer.train(["weights are curves over depth " * 20], 280)
+    tokenizer = BPETokenizer.fit(["weights are curves over depth " * 20], 280)
     (source / "tokenizer.json").write_text(tokenizer.json_text)
     options = ["--gpt2", str(source), "--basis", "3", "--out", str(tmp_path / "basis")]
     assert main(["convert", *options]) == 0

@@ -26,7 +26,7 @@ CORPUS = load_corpus("markov:characters=300000")
 TOKENIZERS = [
     ByteTokenizer(),
     CharTokenizer.fit(CORPUS.chunks("train")),
-    BPETokenizer.train(["some words, some more words\n" * 50], 280),
+    BPETokenizer.fit(["some words, some more words\n" * 50], 280),
 ]
 
 

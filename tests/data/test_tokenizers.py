@@ -22,7 +22,7 @@ from qkvflow.data import (
 from qkvflow.data.text import pieces
 
 TEXT = "the cat sat on the mat, and the dog that sat there saw that cat.\n" * 40
-BPE = BPETokenizer.train([TEXT], vocab_size=300)
+BPE = BPETokenizer.fit([TEXT], vocab_size=300)
 ALL = [ByteTokenizer(), CharTokenizer.fit([TEXT]), BPE]
 
 
@@ -87,7 +87,7 @@ def test_a_large_vocabulary_gets_wider_ids():
 
 def test_bpe_compresses_and_training_is_deterministic():
     assert len(BPE.encode(TEXT)) < len(TEXT) / 2
-    assert BPETokenizer.train([TEXT[:100], TEXT[100:]], vocab_size=300) == BPE
+    assert BPETokenizer.fit([TEXT[:100], TEXT[100:]], vocab_size=300) == BPE
 
 
 SPACES = st.sampled_from([" ", "  ", "\n", "\n\n", " \n "])

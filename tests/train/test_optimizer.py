@@ -169,7 +169,10 @@ def test_options_reach_the_optimizer():
         ({"name": "adafactor"}, "adafactor has no weight decay"),
         ({"options": {"learning_rate": 5}}, "options names learning_rate, which optimizer has a field"),
         ({"options": {"weight_decay": 5}}, "options names weight_decay"),
-        ({"schedule_options": {"alpha": 1}}, "cosine has no schedule_options"),
+        (
+            {"schedule_options": {"alpha": 1}},
+            "cosine: got an unexpected keyword argument 'alpha'; its options are none.",
+        ),
         ({"options": {"beta2": 0.9}}, "unexpected keyword argument 'beta2'"),
         ({"schedule": "exponential_decay"}, "missing a required argument"),
     ],

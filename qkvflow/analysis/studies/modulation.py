@@ -1,0 +1,88 @@
+"""Modulation over depth: the modulators of every map, how far from constant they are."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from qkvflow.analysis.figures import DEPTH, WIDTH, band
+from qkvflow.analysis.modulation import modulators, spread
+from qkvflow.analysis.spectra import depth_ranks
+from qkvflow.analysis.study import ANALYSES, Analysis, Line, Study, Subject
+from qkvflow.report.figures import both, canvas
+from qkvflow.report.page import Picture
+
+
+@ANALYSES.register("modulation")
+class Modulation(Analysis):
+    """The modulators of every map, how far they are from constant, and how far the weights are."""
+
+    heading = "Modulation over depth"
+
+    def check(self, subject: Subject) -> object:
+        return modulators(subject.model, subject.times[:1])
+
+    def study(self, subject: Subject) -> Study:
+        found = modulators(subject.model, subject.times)
+        ranks = depth_ranks(subject.model, subject.times)
+        numbers = {
+            "times": subject.times,
+            "weights": str(subject.model.config.weights),
+            "spread": {name: spread(values) for name, values in found.items()},
+            "weight_spread": {name: rank.spread for name, rank in ranks.items()},
+        }
+        return Study({"times": subject.times, **found}, numbers)
+
+    def main_numbers(self, study: Study) -> list[Line]:
+        spreads = study.numbers["spread"]
+        most, least = max(spreads, key=spreads.__getitem__), min(spreads, key=spreads.__getitem__)
+        return [
+            ("spread of modulators, most", f"{spreads[most]:.1%} ({most})"),
+            ("spread of modulators, least", f"{spreads[least]:.1%} ({least})"),
+        ]
+
+    def draw(self, study: Study, directory: Path) -> list[Picture]:
+        """`modulation`: a heat map and a curve for each map."""
+        arrays = {name: values for name, values in study.arrays.items() if name != "times"}
+        times, gated = study.arrays["times"], study.numbers["weights"] == "gated"
+        centre = 1.0 if gated else 0.0
+        reach = max(float(np.abs(values - centre).max()) for values in arrays.values()) or 1.0
+        with canvas(both(directory, "modulation"), WIDTH, 0.7 + 1.1 * len(arrays)) as drawn:
+            grid = drawn.subplots(len(arrays), 2, squeeze=False, width_ratios=[1.6, 1], sharex="col")
+            for (left, right), (name, values) in zip(grid, arrays.items()):
+                image = _heat(left, times, values, centre, reach)
+                left.set_title(f"{name} ({study.numbers['spread'][name]:.0%})", fontsize=8, loc="left")
+                band(right, times, values, "mean")
+                right.set_xlim(-0.02, 1.02)
+            for axes in grid[-1]:
+                axes.set_xlabel(DEPTH)
+            drawn.colorbar(
+                image, ax=list(grid[:, 0]), label="gate" if gated else "value", fraction=0.04
+            )
+        return [
+            Picture(
+                directory / "modulation.png",
+                "Modulators over depth, by map. Left: each row is one modulator, sorted by its change "
+                "from the first depth to the last; the number is their spread, ||m(t) - mean|| / "
+                "||m||, 0% for what does not depend on depth. Right: their mean and the range of nine "
+                "tenths of them.",
+            )
+        ]
+
+
+def _heat(axes: Axes, times: np.ndarray, values: np.ndarray, centre: float, reach: float) -> Any:
+    order = np.argsort(values[-1] - values[0], kind="stable")
+    image = axes.imshow(
+        values[:, order].T,
+        aspect="auto",
+        cmap="PuOr",
+        vmin=centre - reach,
+        vmax=centre + reach,
+        interpolation="nearest",
+    )
+    step = max(1, len(times) // 8)
+    axes.set_xticks(range(0, len(times), step), [f"{t:.2g}" for t in times[::step]], fontsize=7)
+    axes.set_yticks([])
+    axes.grid(visible=False)
+    return image

@@ -1,0 +1,227 @@
+"""Plugins: Python files of a user that register variants, used by every command without a fork.
+
+    qkvflow train --plugin my_idea.py --data my_corpus --out runs/first
+
+A plugin is code, and only the user names it: with `--plugin`, with `plugins:` in the YAML file of a run
+or a plan that is given to a command, by installing a package with an entry point in the group
+`qkvflow.plugins`, or by calling `load_plugins`. Checkpoints, exported models and records of experiments
+hold the names and digests of the plugins that they were made with; these are compared and shown, and
+never executed. Paths are relative to the directory in which the command is started, as all paths of a
+run are. A plugin is one file; several files are a package with an entry point.
+"""
+
+import hashlib
+import importlib.metadata
+import os
+import sys
+import traceback
+import types
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType
+
+from qkvflow.files import FileError
+
+GROUP = "qkvflow.plugins"
+"""Group of entry points of installed packages."""
+OPTION = "--plugin"
+
+
+@dataclass(frozen=True)
+class _Plugin:
+    path: Path
+    sha256: str
+    undo: list[Callable[[], object]] = field(default_factory=list)
+    """Takes back what it has registered, one call each."""
+
+
+_loaded: dict[str, _Plugin] = {}
+"""By the name of the file, or of the entry point."""
+_executing: list[_Plugin] = []
+
+
+def digests() -> dict[str, str]:
+    """The sha256 of every plugin of this process, by its name: part of all that the process writes."""
+    return {name: plugin.sha256 for name, plugin in sorted(_loaded.items())}
+
+
+def files() -> list[Path]:
+    """The files that were named, for another process to load."""
+    return [plugin.path for name, plugin in _loaded.items() if name == plugin.path.name]
+
+
+def note(registered_in: str, undo: Callable[[], object]) -> None:
+    """Told by registries: a module has registered a variant, and how to take it back."""
+    if _executing and not registered_in.startswith("qkvflow."):
+        _executing[-1].undo.append(undo)
+
+
+def load_plugins(paths: Iterable[str | os.PathLike[str]]) -> None:
+    """Execute files that register variants, each once in a process.
+
+    Raises:
+        FileError: one is missing, is no Python, fails, registers nothing, or is another file than the
+            one of that name which is loaded already.
+
+    Example:
+        load_plugins(["my_idea.py"])
+    """
+    for path in paths:
+        _load_file(Path(path).expanduser().absolute())
+
+
+def load_installed() -> None:
+    """Import what installed packages name in the group of entry points."""
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        if entry.name in _loaded:
+            continue
+        with _attributed(f"The installed plugin {entry.name} ({entry.value})", Path(entry.module)):
+            entry.load()
+        path = Path(sys.modules[entry.module].__file__ or "")
+        _loaded[entry.name] = _Plugin(path, _digest_of_package(path))
+
+
+def without_plugins(arguments: Iterable[str]) -> list[str]:
+    """Load what `--plugin FILE` or `--plugin=FILE` name among arguments; returns all others."""
+    rest, given = list[str](), iter(arguments)
+    for argument in given:
+        name, equals, value = argument.partition("=")
+        if name != OPTION:
+            rest.append(argument)
+            continue
+        path = value if equals else next(given, "")
+        if not path:
+            raise FileError(f"{OPTION} needs a file: name a Python file after it.")
+        load_plugins([path])
+    return rest
+
+
+def check_named(names: Iterable[str]) -> None:
+    """Refuse a run whose plugins are not loaded: a run is a table, and executes nothing itself."""
+    missing = [name for name in names if Path(name).name not in _loaded]
+    if missing:
+        raise FileError(_not_loaded("This run", missing))
+
+
+def check_same(what: str, recorded: Mapping[str, str]) -> None:
+    """Refuse to go on with something that was begun with other plugins.
+
+    Args:
+        what: begins the sentence, such as the path of a checkpoint.
+        recorded: its plugins, as `digests` gave them when it was written.
+    """
+    missing = [name for name in recorded if name not in _loaded]
+    if missing:
+        raise FileError(_not_loaded(what, missing))
+    if changes := _changes(recorded):
+        raise FileError(
+            f"{what} was begun with another plugin: {changes}. Restore the file, or begin again in "
+            "another directory."
+        )
+
+
+@contextmanager
+def needed_by(what: str, recorded: Mapping[str, str]) -> Iterator[None]:
+    """Read something that plugins had a part in: say which one is missing if it cannot be read.
+
+    One that is not needed, such as that of the optimizer for generating text, may be left out. One that
+    has changed is a warning: it may only have grown.
+    """
+    if changes := _changes(recorded):
+        warnings.warn(f"{what} was made with another plugin: {changes}.", stacklevel=4)
+    try:
+        yield
+    except ValueError as error:
+        missing = [name for name in recorded if name not in _loaded]
+        if not missing:
+            raise
+        raise FileError(f"{_not_loaded(what, missing)} Without it: {error}") from error
+
+
+def _changes(recorded: Mapping[str, str]) -> str:
+    return "; ".join(
+        f"the sha256 of {name} was {sha256[:12]} and is {_loaded[name].sha256[:12]}"
+        for name, sha256 in recorded.items()
+        if name in _loaded and _loaded[name].sha256 != sha256
+    )
+
+
+def _not_loaded(what: str, missing: list[str]) -> str:
+    options = " ".join(f"{OPTION} {name}" for name in missing)
+    return f"{what} needs {', '.join(missing)}, which is not loaded: name the file with {options}."
+
+
+def _load_file(path: Path) -> None:
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise FileError(f"The plugin {path} cannot be read: {error.strerror or error}.") from error
+    plugin = _Plugin(path, hashlib.sha256(source).hexdigest())
+    there = _loaded.get(path.name)
+    if there is None:
+        _execute(plugin, _compiled(path, source))
+    elif there.sha256 != plugin.sha256:
+        raise FileError(
+            f"The plugin {path} has another content than {there.path}, which is loaded under its name: "
+            "give one of them another name or, where the file was changed, start anew."
+        )
+
+
+def _compiled(path: Path, source: bytes) -> CodeType:
+    try:
+        return compile(source, str(path), "exec")
+    except SyntaxError as error:
+        raise FileError(f"The plugin {path} is no Python: line {error.lineno}: {error.msg}.") from error
+    except ValueError as error:
+        raise FileError(f"The plugin {path} is no Python: {error}.") from error
+
+
+def _execute(plugin: _Plugin, code: CodeType) -> None:
+    """Run a file as a module of its own, from the bytes that the digest is of."""
+    module = types.ModuleType(f"qkvflow_plugin_{plugin.path.stem}")
+    module.__file__ = str(plugin.path)
+    sys.modules[module.__name__] = module  # where dataclasses look for the types of their fields
+    try:
+        with _attributed(f"The plugin {plugin.path}", plugin.path, plugin):
+            exec(code, module.__dict__)
+        if not plugin.undo:
+            raise FileError(
+                f"The plugin {plugin.path} registers nothing. Expected a line such as "
+                '@CORPORA.register("my_corpus") above a function; docs/extending.md has examples.'
+            )
+    except FileError:
+        del sys.modules[module.__name__]
+        raise
+    _loaded[plugin.path.name] = plugin
+
+
+@contextmanager
+def _attributed(what: str, path: Path, plugin: _Plugin | None = None) -> Iterator[None]:
+    """Whatever goes wrong inside is a sentence with the line of the user's file."""
+    plugin = plugin or _Plugin(path, "")
+    _executing.append(plugin)
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        for undo in plugin.undo:
+            undo()
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+        where = f"line {lines[-1]}: " if lines else ""
+        problem = f"{where}{type(error).__name__}: {error}"
+        raise FileError(f"{what} cannot be used: {problem}") from error
+    finally:
+        _executing.pop()
+
+
+def _digest_of_package(path: Path) -> str:
+    """Of all Python files of a package, or of a single module."""
+    folder = path.parent
+    paths = sorted(folder.rglob("*.py")) if path.name == "__init__.py" else [path]
+    digest = hashlib.sha256()
+    for each in paths:
+        digest.update(f"{each.relative_to(folder).as_posix()}\n".encode() + each.read_bytes())
+    return digest.hexdigest()
