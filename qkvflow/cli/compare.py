@@ -2,8 +2,8 @@
 
 The text is what every Python carries with it, its language reference and its library's sources, read
 as bytes. All models see the same batches under the same seed. A few hundred steps on one seed say how
-the models differ in size, cost and start, not which is the better one: that is what `qkvflow validate`
-is for.
+the models differ in size, cost and start, not which is the better one: that is what
+`qkvflow experiment run` is for.
 """
 
 import math

@@ -29,7 +29,7 @@ from qkvflow.config.yaml_files import read_yaml
 PLANS = Path(__file__).parent / "plans"
 """Plans that have a name."""
 _MATCHES = ("parameters_of", "flops_of")
-Equal = Literal["steps", "parameters", "flops"]
+Match = Literal["steps", "parameters", "flops"]
 """What arms can have in common with the reference."""
 _COMMON = (
     "data",
@@ -113,21 +113,21 @@ class Plan:
             raise ConfigError("There is no such arm:", [f"{name!r}. {nearest(name, arms)}"])
         return arms[name]
 
-    def against(self, reference: str) -> "Plan":
+    def with_reference(self, reference: str) -> "Plan":
         """The same plan with another arm as the reference."""
         return Plan.of({**self.fields, "reference": reference})
 
-    def over(self, *, steps: int | None = None, seeds: Sequence[int] = ()) -> "Plan":
-        """The same plan with runs of another length, or over other seeds, where these are given."""
-        fields = dict(self.fields)
-        if steps is not None:
-            fields["base"] = merged(fields.get("base", {}), {"steps": steps})
-        if seeds:
-            fields["seeds"] = list(seeds)
-        return Plan.of(fields)
+    def with_steps(self, steps: int) -> "Plan":
+        """The same plan with runs of another length."""
+        base = merged(self.fields.get("base", {}), {"steps": steps})
+        return Plan.of({**self.fields, "base": base})
 
-    def equal(self, what: Equal) -> "Plan":
-        """The same plan with all arms made equal to the reference in steps, as it is, or in costs.
+    def with_seeds(self, seeds: Sequence[int]) -> "Plan":
+        """The same plan over other seeds, named by their numbers."""
+        return Plan.of({**self.fields, "seeds": list(seeds)})
+
+    def matched(self, what: Match) -> "Plan":
+        """The same plan with all arms matched to the reference: in steps, as it is, or in a cost.
 
         Arms that are there for a match of this kind are left out: they would be copies.
         """
@@ -142,7 +142,7 @@ class Plan:
         }
         return Plan.of({**self.fields, "arms": tables})
 
-    def only(self, names: Sequence[str]) -> "Plan":
+    def with_arms(self, names: Sequence[str]) -> "Plan":
         """The same plan with some of its arms; the first is the reference where that is left out."""
         known = [arm.name for arm in self.arms]
         problems = [f"there is no arm {n!r}. {nearest(n, known)}" for n in names if n not in known]
@@ -158,16 +158,6 @@ class Plan:
         reference = self.reference if self.reference in names else names[0]
         tables = {arm.name: self.fields["arms"][arm.name] for arm in arms}
         return Plan.of({**self.fields, "arms": tables, "reference": reference})
-
-
-def choose(
-    name: str, *, arms: Sequence[str] = (), reference: str | None = None, equal: Equal = "steps"
-) -> Plan:
-    """The plan of a name: against another arm, with costs equal to its, some arms of it; as asked."""
-    plan = read_plan(name)
-    plan = plan if reference is None else plan.against(reference)
-    plan = plan.equal(equal)
-    return plan.only(arms) if arms else plan
 
 
 def read_plan(name: str) -> Plan:
