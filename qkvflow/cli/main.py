@@ -25,11 +25,11 @@ COMMANDS = {
 }
 GROUPS = {
     "experiment": {
-        "run": "Sweep, train and test every arm of a plan, and write a page with all of it.",
-        "tune": "Sweep the learning rate of every arm of a plan, and stop there.",
-        "ablate": "Change one choice of a model at a time: run, with the plan of the ablation.",
-        "cost": "What the arms of a plan cost: parameters, operations, memory, time.",
-        "report": "Write the page of experiments that have been run, and figures for print.",
+        "run": "Sweep, train and test every arm of a plan; write a page on it.",
+        "tune": "Sweep the learning rate of every arm of a plan, no more.",
+        "ablate": "Run the plan `ablation`: one choice of a model changed at a time.",
+        "cost": "What arms cost: parameters, operations, memory, time.",
+        "report": "Write the page of finished experiments, and figures for print.",
     }
 }
 """Commands that have commands of their own."""
@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(command: str, options: list[str]) -> int:
     import tyro  # late: `qkvflow --help` answers at once
 
-    module = importlib.import_module(f"qkvflow.cli.{_file_of(command)}")
+    module = importlib.import_module(module_of(command))
     try:
         defaults = module.defaults(options) if hasattr(module, "defaults") else None
         prog = f"qkvflow {command}"
@@ -108,6 +108,7 @@ def _run(command: str, options: list[str]) -> int:
         return 130
 
 
-def _file_of(command: str) -> str:
-    """The module of a command below this folder; no module can be named import."""
-    return ".".join(f"{word}_" if keyword.iskeyword(word) else word for word in command.split())
+def module_of(command: str) -> str:
+    """The module of a command; none can be named import."""
+    names = (f"{word}_" if keyword.iskeyword(word) else word for word in command.split())
+    return ".".join(("qkvflow.cli", *names))
