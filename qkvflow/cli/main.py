@@ -87,12 +87,18 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(command: str, options: list[str]) -> int:
     import tyro  # late: `qkvflow --help` answers at once
 
+    from qkvflow.cli import variants
+
     module = importlib.import_module(module_of(command))
     try:
         defaults = module.defaults(options) if hasattr(module, "defaults") else None
-        prog = f"qkvflow {command}"
         chosen = tyro.cli(
-            module.Options, prog=prog, description=module.__doc__, args=options, default=defaults
+            module.Options,
+            prog=f"qkvflow {command}",
+            description=module.__doc__,
+            args=options,
+            default=defaults,
+            registry=variants.registry(),
         )
         return module.run(chosen) or 0
     except (ConfigError, DataError, FileError) as error:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qkvflow.config import ConfigError, RunConfig, nearest, strict
+from qkvflow.config.history import moved_run
 from qkvflow.config.strict import from_dict, matches, to_dict, type_problems
 from qkvflow.config.yaml_files import read_yaml
 
@@ -291,7 +292,7 @@ def _read_arm(name: str, base: Mapping[str, Any], changes: Any) -> Arm:
         problems.append("seed and seeds are those of the experiment; leave them out.")
     run = None
     with _collected(problems):
-        run = RunConfig.from_dict(merged(base, different))
+        run = RunConfig.from_dict(moved_run(merged(base, different)))
     if run is None or problems:
         raise ConfigError(name, problems)
     return Arm(name, run, **of, changes=dict(changes or {}))

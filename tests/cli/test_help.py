@@ -12,6 +12,7 @@ import pytest
 
 from qkvflow.cli.main import COMMANDS, GROUPS, main, module_of
 from qkvflow.config import StartConfig
+from qkvflow.config.variants import ADAPTERS, FAMILIES, INTEGRATORS, PARTS
 from qkvflow.experiments.plan import Arm, Plan, Sweep
 
 NAMES = [name for name in COMMANDS if name not in GROUPS]
@@ -53,6 +54,8 @@ def classes():
         reachable(importlib.import_module(module_of(name)).Options, found)
     for cls in (StartConfig, Sweep, Arm, Plan):
         reachable(cls, found)
+    for variants in (FAMILIES, PARTS, INTEGRATORS, ADAPTERS):
+        found |= {variants[name] for name in variants if dataclasses.fields(variants[name])}
     return sorted(found, key=lambda cls: (cls.__module__, cls.__name__))
 
 
