@@ -1,9 +1,9 @@
-"""Does time matter? `qkvflow ablate`."""
+"""Does time matter? `qkvflow experiment ablate`."""
 
 import sys
 
 from qkvflow.cli.main import main
 
 if __name__ == "__main__":
-    sys.argv[1:1] = ["ablate"]
+    sys.argv[1:1] = ["experiment", "ablate"]
     sys.exit(main())

@@ -14,7 +14,6 @@ import pytest
 
 from qkvflow.cli.compare import Options, make_plan
 from qkvflow.config.strict import from_dict
-from qkvflow.experiments.plan import PLANS as NAMED
 from qkvflow.experiments.plan import read_plan
 from qkvflow.experiments.present import page_of_several
 from qkvflow.experiments.report import experiment_page
@@ -89,14 +88,15 @@ def test_arms_were_trained_at_what_their_sweeps_chose(out):
 
 def test_the_longer_runs_have_the_learning_rates_that_the_laptop_setting_chose():
     found = read_json(RESULTS / "laptop" / "tuned.json")
-    for arm in read_plan("long").arms:
+    for arm in read_experiment(RESULTS / "long").plan.arms:
         assert arm.run.optimizer.learning_rate == found[arm.name]["learning_rate"]
 
 
-PLANS = {out.name: read_plan(out.name) for out in EXPERIMENTS if (NAMED / f"{out.name}.yaml").is_file()}
-PLANS["laptop-parameters"] = read_plan("laptop").against("time_indexed_mlp").equal("parameters")
-PLANS["laptop-flops"] = read_plan("laptop").equal("flops")
-PLANS["gap"] = read_plan("ablation").over(steps=3000, seeds=[10]).against("shared")
+PLANS = {name: read_plan(name) for name in ("laptop", "seeds")}
+PLANS["laptop-parameters"] = (
+    read_plan("laptop").with_reference("time_indexed_mlp").matched("parameters")
+)
+PLANS["laptop-flops"] = read_plan("laptop").matched("flops")
 
 
 @pytest.mark.parametrize("name", PLANS)

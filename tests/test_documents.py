@@ -55,10 +55,10 @@ def test_every_example_of_the_api_document_runs(capsys, tmp_path, monkeypatch):
 
 
 def test_the_commands_of_the_readme_run(tmp_path, monkeypatch):
-    """Train, evaluate, generate, analyze, finetune, convert: all but those that take hours."""
+    """Train, evaluate, generate, analyze, finetune, import: all but those that take hours."""
     monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path / "cache"))
     write_gpt2(tmp_path / "models" / "gpt2")
-    chosen = ("train", "evaluate", "generate", "analyze", "finetune", "convert")
+    chosen = ("train", "evaluate", "generate", "analyze", "finetune", "import")
     lines = [line for block in blocks("README.md", "bash") for line in block.strip().splitlines()]
     lines = [line for line in lines if line.startswith(tuple(f"qkvflow {name} " for name in chosen))]
     assert [line.split()[1] for line in lines] == list(chosen)
@@ -133,12 +133,12 @@ def test_documents_name_only_targets_that_exist(document):
 
 
 SCRIPTS = {
-    "ablation_constant_modulation": ("ablate", "ablation_results"),
+    "ablation_constant_modulation": ("experiment ablate", "ablation_results"),
     "adaptive_finetuning": ("adaptation", "adaptation"),
     "compare_vs_tong_neuralode": ("compare", "comparison"),
-    "measure_flops": ("flops", ""),
-    "plot_statistical_results": ("figures", "publication_figures"),
-    "run_5_seed_validation": ("validate", "statistical_validation_results"),
+    "measure_flops": ("experiment cost", ""),
+    "plot_statistical_results": ("experiment report", "publication_figures"),
+    "run_5_seed_validation": ("experiment run", "statistical_validation_results"),
 }
 """What the documents that came before name: the command that each is, and where it writes."""
 

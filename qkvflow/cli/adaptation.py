@@ -32,6 +32,7 @@ class Options:
     out: Path = Path("results/finetune")
     """Directory of the experiment; started again, it goes on where it stopped."""
     study: Annotated[Study, tyro.conf.arg(name="")] = field(default_factory=Study)
+    """Settings of the experiment."""
 
 
 def run(options: Options) -> None:

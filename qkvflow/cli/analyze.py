@@ -48,27 +48,27 @@ class Options:
     position: int = -1
     """Token whose last state is asked what it depends on; negative numbers count from the end."""
     data: str | None = None
-    """A corpus or a path to text, as for `qkvflow train`, to sample windows from."""
+    """Corpus (embedded, wikitext-2, ...) or path to text to sample windows from; None: no sample."""
     documents: int | None = 10_000
-    """Documents of hf:OWNER/NAME, as the model was trained on; None takes all."""
+    """Documents that are streamed of hf:OWNER/NAME, as many as in training; None takes all."""
     split: Literal["train", "valid", "test"] = "valid"
-    """Part of the corpus."""
+    """Split of the corpus."""
     windows: int = 16
     """Windows of the corpus, drawn at random without overlap."""
     length: int | None = None
     """Tokens of a window; None is the model's longest sequence, at most 128."""
     times: int | None = None
-    """Evenly spaced depths at which weights are looked at; None is one a layer."""
+    """Number of evenly spaced depths at which weights are analysed; None: one per layer."""
     circuits: tuple[Literal["qk", "ov", "mlp", "ssm"], ...] = ()
     """Circuits whose spectra are wanted; all that the model has where none is named."""
     exponents: int = 8
-    """Leading Lyapunov exponents of the sequence."""
+    """Number of leading Lyapunov exponents of the sequence."""
     refine: int = 8
-    """Passes that refine them; the table says by how much the last one changed them."""
+    """Passes that refine the Lyapunov exponents; the table says by how much the last changed them."""
     probes: int = 64
-    """Directions of the sensitivity; with as many as the model is wide it is exact."""
+    """Random directions that estimate the sensitivity; as many as the model is wide are exact."""
     seed: int = 0
-    """Of the sample."""
+    """Random seed of the sample of windows."""
 
 
 def run(options: Options) -> None:

@@ -31,7 +31,7 @@ class Options:
     only: tuple[str, ...] = ()
     """Contests to hold, such as step-small generate-1, the axes layers length hidden batch, or once."""
     rounds: int = 11
-    """Turns of every contestant."""
+    """Measurements of every contestant, taken in turns."""
     out: Path = Path("results")
     """Directory for bench.json, bench.png and growth.png."""
 

@@ -2,8 +2,8 @@
 
 The text is what every Python carries with it, its language reference and its library's sources, read
 as bytes. All models see the same batches under the same seed. A few hundred steps on one seed say how
-the models differ in size, cost and start, not which is the better one: that is what `qkvflow validate`
-is for.
+the models differ in size, cost and start, not which is the better one: that is what
+`qkvflow experiment run` is for.
 """
 
 import math
@@ -43,9 +43,9 @@ class Options:
     learning_rate: float = 3e-3
     """Peak of the learning rate; the same for every model."""
     seeds: int = 1
-    """Runs of every model."""
+    """Number of seeds; every model is trained with each."""
     data: str = "embedded"
-    """A corpus or a path to text, as for `qkvflow train`."""
+    """A corpus (embedded, wikitext-2, wikitext-103, markov, hf:OWNER/NAME) or a path to text."""
     out: Path = Path("comparison")
     """Directory of runs, results and report; a finished run is not run again."""
 

@@ -2,8 +2,8 @@
 
     qkvflow evaluate --checkpoint runs/first --data wikitext-2 --split test
 
-The floor that a model has to beat can be shown beside it: --ngrams 3 fits n-grams of order 1 to 3
-on the train split of the same text, in the same tokens.
+The baseline that a model has to beat can be shown beside it: --ngrams 3 fits n-grams of order 1 to 3 on
+the train split of the same text, in the same tokens.
 """
 
 from dataclasses import dataclass
@@ -29,23 +29,23 @@ class Options:
     checkpoint: Path
     """Directory of a run, of a checkpoint, or of an exported model."""
     data: str = "embedded"
-    """A corpus or a path to text, as for `qkvflow train`."""
+    """A corpus (embedded, wikitext-2, wikitext-103, markov, hf:OWNER/NAME) or a path to text."""
     documents: int | None = 10_000
-    """Documents of hf:OWNER/NAME, as the model was trained on; None takes all."""
+    """Documents that are streamed of hf:OWNER/NAME, as many as in training; None takes all."""
     split: Literal["train", "valid", "test"] = "valid"
-    """Part of the text."""
+    """Split of the text."""
     depth: int | None = None
     """Layers at which the weights are sampled; None is the model's own depth."""
     batch_size: int = 8
     """Windows that are computed at once."""
     tokens: int | None = None
-    """Look at this many evenly spaced tokens only; the table then says so."""
+    """Evenly spaced tokens of the split to evaluate on, which the table then says; None: all."""
     ngrams: int = 0
     """Highest order of the n-grams to compare with, 0 to 6."""
 
 
 def run(options: Options) -> None:
-    """Print a table with the loss in nats a token and bits a byte."""
+    """Print a table with the loss in nats per token and bits per byte."""
     if not 0 <= options.ngrams <= 6 or options.batch_size < 1 or (options.tokens or 1) < 1:
         raise ConfigError(
             "The evaluation cannot be made:",
@@ -92,7 +92,7 @@ def run(options: Options) -> None:
 
 
 def ngram_losses(dataset: TokenDataset, options: Options) -> list[float]:
-    """Nats a token of n-grams of order 1, 2, ... on the whole split."""
+    """Nats per token of n-grams of order 1, 2, ... on the whole split."""
     if not options.ngrams:
         return []
     size = dataset.tokenizer.vocab_size

@@ -1,21 +1,26 @@
-"""Write a trained model, at its own depth or another, to a directory of its own.
+"""Write a model in another form: at another depth, with an adapter, or as a few basis matrices.
 
     qkvflow export --checkpoint runs/first --out models/first
     qkvflow export --checkpoint runs/first --depth 12 --out models/first-at-12
     qkvflow export --checkpoint runs/first --adapter runs/adapted/adapter --out models/adapted
+    qkvflow export --checkpoint models/imported --basis 6 --out models/in-six
 
-At another depth it is an ordinary model whose layers sample the same curves. `qkvflow.load`, evaluate
-and generate read the directory: model.safetensors, config.json and tokenizer.json.
+At another depth it is an ordinary model whose layers sample the same curves. With --basis T the weights
+of all layers become combinations of T matrices, the best there are (by singular values over depth);
+with as many as layers, the model is the same. `qkvflow.load`, evaluate and generate read the directory:
+model.safetensors, config.json and tokenizer.json.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from qkvflow.cli.saving import save
 from qkvflow.finetune import load_adapter
-from qkvflow.models import count_parameters, unroll
-from qkvflow.models.storage import save_model
-from qkvflow.train import load_model, read_tokenizer
+from qkvflow.models import LanguageModel, depth_spectra, into_basis, unroll
+from qkvflow.train import load_model
+from qkvflow.train.run_files import find_tokenizer
 
 
 @dataclass(frozen=True)
@@ -23,22 +28,32 @@ class Options:
     """Options of `qkvflow export`."""
 
     checkpoint: Path
-    """Directory of a run, of a checkpoint, or of an exported model."""
+    """Directory of a run, of a checkpoint, or of an exported or imported model."""
     out: Path
     """Directory to write; it must not be there."""
     depth: int | None = None
     """Layers at which the weights are sampled; None is the model's own depth, and its own weights."""
     adapter: Path | None = None
     """Directory of an adapter that was trained on this model."""
+    basis: int | None = None
+    """Basis matrices that every weight becomes a combination of; None keeps the weights as they are."""
 
 
 def run(options: Options) -> None:
-    """Load, change the depth where asked, save."""
-    model, tokenizer = load_model(options.checkpoint), read_tokenizer(options.checkpoint)
+    """Load, change the form where asked, save."""
+    model = load_model(options.checkpoint)
     if options.adapter is not None:
         model = load_adapter(model, options.adapter, depth=options.depth)
     elif options.depth is not None:
         model = unroll(model, options.depth)
-    save_model(model, options.out, tokenizer=json.dumps(tokenizer.to_dict()))
-    layers, size = model.config.num_layers, count_parameters(model).total
-    print(f"{options.out} holds a model of {layers} layers and {size:,} parameters.")
+    if options.basis is not None:
+        whole, model = model, into_basis(model, options.basis)
+        print(f"Relative error of the weights: {relative_error(whole, options.basis):.2e}.")
+    save(model, find_tokenizer(options.checkpoint), options.out)
+
+
+def relative_error(model: LanguageModel, basis: int) -> float:
+    """What the weights of all layers lose, over their size, both as root of the sum of squares."""
+    spectra = list(depth_spectra(model).values())
+    left = sum(float(np.sum(np.square(values[basis:]))) for values in spectra)
+    return (left / sum(float(np.sum(np.square(values))) for values in spectra)) ** 0.5

@@ -27,6 +27,7 @@ class Options:
     out: Path
     """Directory of the run; it is made."""
     config: Annotated[FinetuneConfig, tyro.conf.arg(name="")]
+    """Settings of the fine-tuning."""
 
 
 def run(options: Options) -> int:

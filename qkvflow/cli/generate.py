@@ -33,15 +33,15 @@ class Options:
     depth: int | None = None
     """Layers at which the weights are sampled; None is the model's own depth."""
     tokens: int = 200
-    """How many tokens to add."""
+    """Number of tokens to add."""
     temperature: float = 0.8
-    """0 takes the likeliest token each time; 1 samples as the model says."""
+    """Sampling temperature: 0 takes the likeliest token, 1 samples as the model says."""
     top_k: int | None = None
-    """Choose among this many of the likeliest tokens."""
+    """Number of likeliest tokens to sample from; None: all."""
     top_p: float | None = None
-    """Choose among the likeliest tokens that together have this probability."""
+    """Probability of the likeliest tokens to sample from, together; None: all tokens."""
     seed: int = 0
-    """Of the choices."""
+    """Sampling seed."""
 
 
 def run(options: Options) -> None:

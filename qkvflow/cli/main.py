@@ -1,6 +1,7 @@
 """The command `qkvflow`: finds the file of the command named first and hands it the rest."""
 
 import importlib
+import keyword
 import sys
 
 from qkvflow import __version__
@@ -16,30 +17,43 @@ COMMANDS = {
     "evaluate": "The loss of a trained model on a whole split of a text.",
     "generate": "Continue a text with a trained model, at any depth.",
     "finetune": "Adapt a trained model to other text, at its own depth or another.",
-    "convert": "Import GPT-2, or turn a model into combinations of a few basis matrices.",
-    "tune": "Sweep the learning rate of every arm of an experiment.",
-    "validate": "Compare models over paired seeds: sweep, runs, statistics.",
-    "ablate": "Change one choice of a model at a time, over paired seeds.",
-    "flops": "What the arms of an experiment cost: parameters, operations, memory, time.",
+    "import": "Bring in a model of another library: GPT-2.",
+    "export": "Write a model at another depth, with an adapter, or as a few basis matrices.",
+    "experiment": "Compare models over paired seeds: sweeps, runs, statistics, costs, a page.",
     "adaptation": "Pretrain, change the depth, adapt to another text: the ICLR paper's experiment.",
-    "figures": "Draw the figures of an experiment, and its table in LaTeX.",
-    "report": "Write one page with all of an experiment.",
-    "bench": "Measure how fast this machine trains and generates, against what you would use instead.",
     "analyze": "Look inside a trained model: spectra, Lyapunov exponents, trajectories, modulation.",
-    "export": "Write a trained model, at its own depth or another, to a directory of its own.",
+    "bench": "Measure how fast this machine trains and generates, against what you would use instead.",
 }
-LONG = ("compare", "train", "finetune", "tune", "validate", "ablate", "adaptation", "bench")
+GROUPS = {
+    "experiment": {
+        "run": "Sweep, train and test every arm of a plan; write a page on it.",
+        "tune": "Sweep the learning rate of every arm of a plan, no more.",
+        "ablate": "Run the plan `ablation`: one choice of a model changed at a time.",
+        "cost": "What arms cost: parameters, operations, memory, time.",
+        "report": "Write the page of finished experiments, and figures for print.",
+    }
+}
+"""Commands that have commands of their own."""
+LONG = {
+    *("compare", "train", "finetune", "adaptation", "bench"),
+    *("experiment run", "experiment tune", "experiment ablate"),
+}
 """Commands that repeat one large computation."""
+HELP = ("-h", "--help", "help")
 
 
-def usage() -> str:
-    """What `qkvflow --help` prints."""
-    lines = [f"  {name:<10} {summary}" for name, summary in COMMANDS.items()]
+def usage(group: str | None = None) -> str:
+    """What `qkvflow --help` prints, or `qkvflow GROUP --help`."""
+    commands = COMMANDS if group is None else GROUPS[group]
+    title = f"qkvflow {__version__}: language models whose weights are functions of depth."
+    name = "qkvflow" if group is None else f"qkvflow {group}"
+    lines = [f"  {command:<10} {summary}" for command, summary in commands.items()]
     return "\n".join(
         [
-            f"qkvflow {__version__}: language models whose weights are functions of depth.",
+            title if group is None else COMMANDS[group],
             "",
-            "Usage: qkvflow COMMAND [OPTIONS]      qkvflow COMMAND --help explains the options.",
+            f"Usage: {name} COMMAND [OPTIONS]",
+            f"       {name} COMMAND --help explains the options.",
             "Any command takes --plugin FILE: Python of your own that registers what the options name.",
             "",
             "Commands:",
@@ -52,36 +66,45 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code. A mistake of the user is one sentence, no traceback."""
     given = sys.argv[1:] if arguments is None else arguments
     name, *rest = given or ["--help"]
-    if name in ("-h", "--help", "help"):
-        print(usage())
-        return 0
     if name in ("-V", "--version"):
         print(__version__)
         return 0
-    if name not in COMMANDS:
-        print(f"There is no command {name!r}. {nearest(name, COMMANDS)}", file=sys.stderr)
+    group = name if name in GROUPS else None
+    if group is not None:
+        name, *rest = rest or ["--help"]
+    if name in HELP:
+        print(usage(group))
+        return 0
+    known = COMMANDS if group is None else GROUPS[group]
+    if name not in known:
+        what = "command" if group is None else f"{group} command"
+        print(f"There is no {what} {name!r}. {nearest(name, known)}", file=sys.stderr)
         return 2
-    if arguments is None and name in LONG:
+    command = name if group is None else f"{group} {name}"
+    if arguments is None and command in LONG:
         keep_freed_memory()  # before anything starts JAX
+    return _run(command, rest)
+
+
+def _run(command: str, options: list[str]) -> int:
     import tyro  # late: `qkvflow --help` answers at once
 
     from qkvflow.cli import variants
 
     try:
         load_installed()
-        rest = without_plugins(rest)  # before the options are parsed, which may name what they register
-        module = importlib.import_module(f"qkvflow.cli.{name}")
-        defaults = module.defaults(rest) if hasattr(module, "defaults") else None
-        prog = f"qkvflow {name}"
-        options = tyro.cli(
+        options = without_plugins(options)  # first: the options may name what they register
+        module = importlib.import_module(module_of(command))
+        defaults = module.defaults(options) if hasattr(module, "defaults") else None
+        chosen = tyro.cli(
             module.Options,
-            prog=prog,
+            prog=f"qkvflow {command}",
             description=module.__doc__,
-            args=rest,
+            args=options,
             default=defaults,
             registry=variants.registry(),
         )
-        return module.run(options) or 0
+        return module.run(chosen) or 0
     except (ConfigError, DataError, FileError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -93,3 +116,9 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         print(str(error) or "Interrupted.", file=sys.stderr)
         return 130
+
+
+def module_of(command: str) -> str:
+    """The module of a command; none can be named import."""
+    names = (f"{word}_" if keyword.iskeyword(word) else word for word in command.split())
+    return ".".join(("qkvflow.cli", *names))

@@ -28,6 +28,7 @@ class Options:
     out: Path
     """Directory of the run; it is made."""
     run: Annotated[RunConfig, tyro.conf.arg(name=""), tyro.conf.AvoidSubcommands]
+    """Settings of the run."""
     config: Path | None = None
     """YAML file with the defaults of all other options; see configs/."""
 
@@ -50,7 +51,7 @@ def _config_path(arguments: list[str]) -> Path | None:
 
 
 class Display(Sink):
-    """A progress bar on a terminal, and a line for every look at the valid split."""
+    """A progress bar on a terminal, and a line for every evaluation."""
 
     def __init__(self, name: str, steps: int, console: Console):
         self._console = console

@@ -56,7 +56,7 @@ class Gpt2Config:
     use_bias: bool | None = None
     """Biases in linear maps and norms. None: as the flavour has it (gpt2 yes, llama no)."""
     activation_function: Literal["gelu", "relu", "silu"] | None = None
-    """Of the MLP. None: as the flavour has it (gpt2 gelu, llama silu)."""
+    """Activation of the MLP. None: as the flavour has it (gpt2 gelu, llama silu)."""
     attn_pdrop: float = 0.0
     """Dropout of attention probabilities."""
     resid_pdrop: float = 0.0

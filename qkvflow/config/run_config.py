@@ -19,29 +19,29 @@ class OptimizerConfig:
     name: str = "adamw"
     """Any optimizer of optax that needs a learning rate and gradients: adamw, lion, sgd, ..."""
     learning_rate: float = 3e-4
-    """Its peak, after warm-up."""
+    """Peak of the learning rate, after warm-up."""
     schedule: str = "cosine"
-    """After warm-up: cosine, linear, constant, or any schedule of optax by its full name."""
+    """Schedule after warm-up: cosine, linear, constant, or any schedule of optax by its full name."""
     warmup: int | None = None
-    """Steps over which the learning rate rises to its peak. None: a tenth of them, at most 100."""
+    """Steps over which the learning rate rises to its peak. None: a tenth of the run, at most 100."""
     final: float = 0.1
-    """Where cosine and linear end, as a part of the peak."""
+    """Learning rate at the end of cosine and linear, as a share of the peak."""
     weight_decay: float = 0.1
-    """Decoupled, times the learning rate."""
+    """Decoupled weight decay; a step takes this share, times the learning rate, off each weight."""
     clip: float = 1.0
     """Largest norm of the whole gradient; 0 does not clip."""
     base_multiplier: float = 1.0
-    """Of the learning rate of base weights and norms."""
+    """Factor on the learning rate of base weights and norms."""
     time_network_multiplier: float = 1.0
-    """Of the learning rate of time networks."""
+    """Factor on the learning rate of time networks."""
     embedding_multiplier: float = 1.0
-    """Of the learning rate of embeddings."""
+    """Factor on the learning rate of embeddings."""
     head_multiplier: float = 1.0
-    """Of the learning rate of the output projection."""
+    """Factor on the learning rate of the output projection."""
     options: dict[str, Option] = field(default_factory=dict)
     """Further arguments of the optimizer, such as b2: 0.95."""
     schedule_options: dict[str, Option] = field(default_factory=dict)
-    """Arguments of a schedule of optax."""
+    """Arguments of a schedule of optax, such as transition_steps: 100."""
 
     def __post_init__(self) -> None:
         problems = type_problems(self)
@@ -103,35 +103,37 @@ class RunConfig:
     length: int = 128
     """Tokens in a window; also the longest sequence of the model."""
     accumulate: int = 1
-    """Parts that a batch is computed in, one after the other, to save memory."""
+    """Microbatches that a batch is computed in, one after the other, to save memory."""
     seed: int = 0
-    """Of weights, order of the text and dropout."""
+    """Random seed of weights, order of the text and dropout."""
     seeds: int = 1
     """Models trained at once as one program, with the seeds seed, seed + 1, ..."""
     parallel: Literal["data", "fsdp"] = "data"
-    """On several devices: whole parameters on each (data), or parameters cut up, too (fsdp)."""
+    """How several devices share the work: each has all parameters (data), or a slice of them (fsdp)."""
 
     eval_every: int = 250
-    """Steps between looks at the valid split."""
+    """Steps between evaluations on the valid split."""
     eval_tokens: int | None = 65_536
-    """Tokens of the fixed part of the valid split that is looked at; None is all of it."""
+    """Tokens of the valid split used for evaluations during training, the same each time; None: all."""
     final_tokens: int | None = None
-    """The same for the look at the end."""
+    """Tokens of the valid split used for the final evaluation; None: all."""
     save_every: int = 250
     """Steps between checkpoints."""
     keep: int = 2
-    """Newest checkpoints that are kept, beside the best one."""
+    """Number of newest checkpoints to keep, beside the best one."""
     log_every: int = 10
     """Steps between lines of metrics.jsonl."""
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
-    """Where metrics go beside metrics.jsonl."""
+    """Services that get the metrics, beside metrics.jsonl."""
     plugins: tuple[str, ...] = ()
     """Python files of your own that register what the run names; on the command line: --plugin FILE."""
 
     architecture: Gpt2Config = field(default_factory=Gpt2Config)
+    """Shape of the model, its weights over depth, its integrator."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """Optimizer, learning rate, schedule."""
     start: StartConfig | None = None
-    """A trained model to go on from; its shape is then the architecture. None: fresh weights."""
+    """Trained model to go on from, whose shape is then the architecture. None: fresh weights."""
 
     def __post_init__(self) -> None:
         problems = type_problems(self)
@@ -194,7 +196,7 @@ def _relations(run: RunConfig) -> list[str]:
     if run.accumulate > 0 and run.batch_size % run.accumulate:
         problems.append(
             f"batch_size {run.batch_size} is not divisible by accumulate {run.accumulate}; "
-            "the parts of a batch are of one size."
+            "microbatches are of one size."
         )
     if run.steps and (run.optimizer.warmup or 0) > run.steps:
         problems.append(

@@ -16,9 +16,9 @@ class StartConfig:
     digest: str = ""
     """sha256 of the base's arrays: another base under that name is refused."""
     depth: int | None = None
-    """Layers at which its weights are sampled; None is its own depth, and its own curves."""
+    """Layers at which the weights of the base are sampled; None: its own depth, and its own curves."""
     train: Literal["all", "adapter", "embeddings_and_norms"] = "all"
-    """The arrays that change; the others stay as they are, to the bit."""
+    """Arrays that change; the others stay as they are, to the bit."""
     also: tuple[str, ...] = ()
     """Further arrays that change, by patterns over their paths: transformer.wte.*, lm_head.*."""
 

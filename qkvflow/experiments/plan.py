@@ -17,20 +17,21 @@ Every arm sees the same text in the same order under the same seed, and draws it
 stream of random numbers.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from qkvflow.config import ConfigError, RunConfig, nearest, strict
-from qkvflow.config.strict import from_dict, type_problems
+from qkvflow.config.history import moved_run
+from qkvflow.config.strict import from_dict, matches, to_dict, type_problems
 from qkvflow.config.yaml_files import load_named, read_yaml
 
 PLANS = Path(__file__).parent / "plans"
 """Plans that have a name."""
-_MATCHES = ("parameters_of", "flops_of")
-Equal = Literal["steps", "parameters", "flops"]
+Match = Literal["steps", "parameters", "flops"]
 """What arms can have in common with the reference."""
 _COMMON = (
     "data",
@@ -51,9 +52,11 @@ class Sweep:
     """Learning rates that every arm is tried with before its runs, on a seed of its own."""
 
     learning_rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3, 8e-3)
+    """Learning rates to try, rising."""
     steps: int = 300
+    """Training steps of each run of the sweep."""
     seed: int = 1000
-    """Not one of those of the runs."""
+    """Seed of the sweep; none of the seeds of the runs."""
 
     def __post_init__(self) -> None:
         problems = type_problems(self)
@@ -76,36 +79,76 @@ class Arm:
     """One side of a comparison."""
 
     name: str
+    """Name of the arm; also of its directory."""
     run: RunConfig
+    """Run of the arm, but for its seed."""
     parameters_of: str | None = None
     """Arm whose number of parameters this one is narrowed or widened to."""
     flops_of: str | None = None
     """Arm whose training cost this one's number of steps is chosen to equal."""
+    changes: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """Table of what differs from the base, as it was written."""
+
+    @property
+    def matches(self) -> dict[str, str]:
+        """The arms that this one is matched to, by what they then have in common."""
+        found = {"parameters_of": self.parameters_of, "flops_of": self.flops_of}
+        return {what: other for what, other in found.items() if other is not None}
 
 
+@strict
 @dataclass(frozen=True)
 class Plan:
     """An experiment: arms, seeds, how each arm's learning rate is found, what is tested."""
 
+    base: dict[str, object]
+    """Table of the run that all arms have in common."""
     arms: tuple[Arm, ...]
+    """Arms that are compared."""
     seeds: tuple[int, ...]
+    """Seeds that every arm is run with."""
     sweep: Sweep | None = None
+    """How the learning rate of every arm is found; None: as its run has it."""
     reference: str = ""
     """Arm that the others are compared with first."""
     margin: float = 0.01
     """Difference in nats that counts as none; set before any run."""
     test: bool = False
     """Whether the test split is opened, once, when a run has ended."""
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    """The tables that it was read from."""
+    plugins: tuple[str, ...] = ()
+    """Python files that register what the runs name."""
+
+    def __post_init__(self) -> None:
+        problems = type_problems(self) or _relations(self)
+        if problems:
+            raise ConfigError("This experiment cannot be made:", problems)
 
     @staticmethod
     def of(fields: Mapping[str, Any]) -> "Plan":
         """The plan that plain tables describe; all problems are reported at once."""
-        arms = fields.get("arms")
-        if isinstance(arms, Mapping):  # YAML reads a name like 1 as a number
-            fields = {**fields, "arms": {str(name): changes for name, changes in arms.items()}}
-        return _Reader(fields).plan()
+        problems: list[str] = []
+        base, tables = fields.get("base", {}), fields.get("arms")
+        plugins = fields.get("plugins", [])
+        arms = _read_arms(base, tables, plugins, problems)
+        read = {
+            "base": base,
+            "plugins": tuple(plugins) if isinstance(plugins, list) else plugins,
+            "arms": arms,
+            "seeds": _read_seeds(fields.get("seeds", 5), problems),
+            "sweep": _read_sweep(fields.get("sweep"), problems),
+            "reference": fields.get("reference", arms[0].name if arms else ""),
+        }
+        plan = None
+        with _collected(problems):
+            plan = Plan(**{**fields, **read})
+        if plan is None or problems:
+            raise ConfigError("This experiment cannot be made:", problems)
+        return plan
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The plain tables that `Plan.of` makes this plan of."""
+        return {**to_dict(self), "arms": {arm.name: dict(arm.changes) for arm in self.arms}}
 
     def arm(self, name: str) -> Arm:
         """The arm of that name."""
@@ -114,21 +157,20 @@ class Plan:
             raise ConfigError("There is no such arm:", [f"{name!r}. {nearest(name, arms)}"])
         return arms[name]
 
-    def against(self, reference: str) -> "Plan":
+    def with_reference(self, reference: str) -> "Plan":
         """The same plan with another arm as the reference."""
         return Plan.of({**self.fields, "reference": reference})
 
-    def over(self, *, steps: int | None = None, seeds: Sequence[int] = ()) -> "Plan":
-        """The same plan with runs of another length, or over other seeds, where these are given."""
-        fields = dict(self.fields)
-        if steps is not None:
-            fields["base"] = merged(fields.get("base", {}), {"steps": steps})
-        if seeds:
-            fields["seeds"] = list(seeds)
-        return Plan.of(fields)
+    def with_steps(self, steps: int) -> "Plan":
+        """The same plan with runs of another length."""
+        return Plan.of({**self.fields, "base": {**self.base, "steps": steps}})
 
-    def equal(self, what: Equal) -> "Plan":
-        """The same plan with all arms made equal to the reference in steps, as it is, or in costs.
+    def with_seeds(self, seeds: Sequence[int]) -> "Plan":
+        """The same plan over other seeds, named by their numbers."""
+        return Plan.of({**self.fields, "seeds": list(seeds)})
+
+    def matched(self, what: Match) -> "Plan":
+        """The same plan with all arms matched to the reference: in steps, as it is, or in a cost.
 
         Arms that are there for a match of this kind are left out: they would be copies.
         """
@@ -136,14 +178,14 @@ class Plan:
             return self
         match = f"{what}_of"
         tables = {
-            arm.name: dict(self.fields["arms"][arm.name] or {})
+            arm.name: dict(arm.changes)
             | ({} if arm.name == self.reference else {match: self.reference})
             for arm in self.arms
             if getattr(arm, match) is None or arm.name == self.reference
         }
         return Plan.of({**self.fields, "arms": tables})
 
-    def only(self, names: Sequence[str]) -> "Plan":
+    def with_arms(self, names: Sequence[str]) -> "Plan":
         """The same plan with some of its arms; the first is the reference where that is left out."""
         known = [arm.name for arm in self.arms]
         problems = [f"there is no arm {n!r}. {nearest(n, known)}" for n in names if n not in known]
@@ -151,24 +193,16 @@ class Plan:
             problems.append(f"name at least one of {', '.join(known)}.")
         arms = tuple(arm for arm in self.arms if arm.name in names)
         for arm in arms:
-            for other in (arm.parameters_of, arm.flops_of):
-                if other is not None and other not in names:
-                    problems.append(f"{arm.name} is matched to {other}; name that, too.")
+            problems += [
+                f"{arm.name} is matched to {other}; name that, too."
+                for other in arm.matches.values()
+                if other not in names
+            ]
         if problems:
             raise ConfigError("These arms cannot be chosen:", problems)
         reference = self.reference if self.reference in names else names[0]
-        tables = {arm.name: self.fields["arms"][arm.name] for arm in arms}
+        tables = {arm.name: arm.changes for arm in arms}
         return Plan.of({**self.fields, "arms": tables, "reference": reference})
-
-
-def choose(
-    name: str, *, arms: Sequence[str] = (), reference: str | None = None, equal: Equal = "steps"
-) -> Plan:
-    """The plan of a name: against another arm, with costs equal to its, some arms of it; as asked."""
-    plan = read_plan(name)
-    plan = plan if reference is None else plan.against(reference)
-    plan = plan.equal(equal)
-    return plan.only(arms) if arms else plan
 
 
 def read_plan(name: str) -> Plan:
@@ -201,130 +235,97 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     return result
 
 
-@dataclass
-class _Reader:
-    fields: Mapping[str, Any]
-    problems: list[str] = field(default_factory=list)
+@contextlib.contextmanager
+def _collected(problems: list[str], name: str = "") -> Iterator[None]:
+    """Put the problems of a configuration into a list, under a name."""
+    try:
+        yield
+    except ConfigError as error:
+        problems += [f"{name}: {problem}" if name else problem for problem in error.problems]
 
-    def plan(self) -> Plan:
-        known = ("base", "arms", "seeds", "sweep", "reference", "margin", "test", "plugins")
-        self.problems += [
-            f"there is no field {name!r}. {nearest(str(name), known)}"
-            for name in self.fields
-            if name not in known
-        ]
-        arms = tuple(self._arms())
-        seeds = self._seeds()
-        sweep = self._sweep(seeds)
-        reference = self.fields.get("reference", arms[0].name if arms else "")
-        names = [arm.name for arm in arms]
-        if arms and reference not in names:
-            self.problems.append(f"reference is {reference!r}. {nearest(str(reference), names)}")
-        margin, test = self.fields.get("margin", 0.01), self.fields.get("test", False)
-        if not isinstance(margin, int | float) or isinstance(margin, bool) or margin <= 0:
-            self.problems.append(f"margin is {margin!r}; expected nats above 0.")
-        if not isinstance(test, bool):
-            self.problems.append(f"test is {test!r}; expected true or false.")
-        if self.problems:
-            raise ConfigError("This experiment cannot be made:", self.problems)
-        return Plan(arms, seeds, sweep, str(reference), float(margin), test, self.fields)
 
-    def _arms(self) -> list[Arm]:
-        base, tables = self.fields.get("base", {}), self.fields.get("arms")
-        if not isinstance(base, Mapping):
-            self.problems.append(f"base is {base!r}; expected the fields of a run.")
-            return []
-        if not isinstance(tables, Mapping) or not tables:
-            self.problems.append("arms is missing; expected a table of names, each with what differs.")
-            return []
-        if "final_tokens" in base:
-            self.problems.append(
-                "base: leave final_tokens out; arms are judged on all of the valid split."
-            )
-        self.problems += [
-            f"{name}: plugins are those of the experiment; put them beside base."
-            for name, table in {"base": base, **tables}.items()
-            if isinstance(table, Mapping) and "plugins" in table
-        ]
-        base = {**base, "plugins": self.fields.get("plugins", [])}
-        made = [self._arm(name, base, changes) for name, changes in tables.items()]
-        arms = {arm.name: arm for arm in made if arm is not None}
-        names = list(tables)
-        for arm in arms.values():
-            for what in _MATCHES:
-                other = getattr(arm, what)
-                if other is not None and (other not in names or other == arm.name):
-                    self.problems.append(
-                        f"{arm.name}: {what} is {other!r}. {nearest(str(other), names)}"
-                    )
-                elif other in arms and _changes(arms[other], what):
-                    self.problems.append(
-                        f"{arm.name}: {what} is {other!r}, which is itself matched to another arm; "
-                        "name that one."
-                    )
-        return list(arms.values())
+def _relations(plan: Plan) -> list[str]:
+    """What does not fit together in a plan."""
+    arms = {arm.name: arm for arm in plan.arms}
+    problems = []
+    if arms and plan.reference not in arms:
+        problems.append(f"reference is {plan.reference!r}. {nearest(plan.reference, arms)}")
+    if not plan.margin > 0:
+        problems.append(f"margin is {plan.margin}; expected nats above 0.")
+    if plan.sweep is not None and plan.sweep.seed in plan.seeds:
+        problems.append(f"sweep: seed {plan.sweep.seed} is one of the runs' seeds; take another.")
+    for arm in plan.arms:
+        for what, other in arm.matches.items():
+            if other not in arms or other == arm.name:
+                problems.append(f"{arm.name}: {what} is {other!r}. {nearest(str(other), arms)}")
+            elif arms[other].parameters_of or (what == "flops_of" and arms[other].flops_of):
+                problems.append(
+                    f"{arm.name}: {what} is {other!r}, which is itself matched to another arm; "
+                    "name that one."
+                )
+    return problems
 
-    def _arm(self, name: str, base: Mapping[str, Any], changes: Any) -> Arm | None:
-        if not name.replace("_", "").replace("-", "").replace(".", "").isalnum():
-            self.problems.append(f"the arm {name!r} cannot be a directory; use letters, digits, _ - .")
-            return None
-        if changes is not None and not isinstance(changes, Mapping):
-            self.problems.append(f"{name} is {changes!r}; expected what differs from base.")
-            return None
-        changes = dict(changes or {})
-        self.problems += [
-            f"{name}: {common} is the same for all arms; put it into base."
-            for common in _COMMON
-            if common in changes
-        ]
-        matches = {what: changes.pop(what, None) for what in _MATCHES}
-        try:
-            run = RunConfig.from_dict(merged(base, changes))
-        except ConfigError as error:
-            self.problems += [f"{name}: {problem}" for problem in error.problems]
-            return None
-        if run.seeds != 1 or run.seed != 0:
-            self.problems.append(f"{name}: seed and seeds are those of the experiment; leave them out.")
-        return Arm(name, run, **matches)
 
-    def _seeds(self) -> tuple[int, ...]:
-        given = self.fields.get("seeds", 5)
-        if _is_whole(given) and given >= 1:
-            return tuple(range(given))
-        if isinstance(given, list) and _are_seeds(given):
-            return tuple(given)
-        self.problems.append(f"seeds is {given!r}; expected how many, or a list of different ones.")
+def _read_arms(base: Any, tables: Any, plugins: Any, problems: list[str]) -> tuple[Arm, ...]:
+    if not isinstance(base, Mapping):
+        problems.append(f"base is {base!r}; expected the fields of a run.")
         return ()
-
-    def _sweep(self, seeds: tuple[int, ...]) -> Sweep | None:
-        table = self.fields.get("sweep")
-        if table is None:
-            return None
-        if not isinstance(table, Mapping):
-            self.problems.append(f"sweep is {table!r}; expected learning_rates, steps and seed.")
-            return None
-        try:
-            sweep = from_dict(Sweep, table)
-        except ConfigError as error:
-            self.problems += [f"sweep: {problem}" for problem in error.problems]
-            return None
-        if sweep.seed in seeds:
-            self.problems.append(f"sweep: seed {sweep.seed} is one of the runs' seeds; take another.")
-        return sweep
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    if not isinstance(tables, Mapping) or not tables:
+        problems.append("arms is missing; expected a table of names, each with what differs.")
+        return ()
+    if "final_tokens" in base:
+        problems.append("base: leave final_tokens out; arms are judged on all of the valid split.")
+    problems += [
+        f"{name}: plugins are those of the experiment; put them beside base."
+        for name, table in {"base": base, **tables}.items()
+        if isinstance(table, Mapping) and "plugins" in table
+    ]
+    arms = []
+    for name, changes in tables.items():
+        with _collected(problems, str(name)):  # YAML reads a name like 1 as a number
+            arms.append(_read_arm(str(name), {**base, "plugins": plugins}, changes))
+    return tuple(arms)
 
 
-def _are_seeds(given: list[Any]) -> bool:
-    are_whole = all(_is_whole(seed) and seed >= 0 for seed in given)
-    return bool(given) and are_whole and len(set(given)) == len(given)
+def _read_arm(name: str, base: Mapping[str, Any], changes: Any) -> Arm:
+    if not name.replace("_", "").replace("-", "").replace(".", "").isalnum():
+        raise ConfigError(name, ["this name cannot be a directory; use letters, digits, _ - ."])
+    if changes is not None and not isinstance(changes, Mapping):
+        raise ConfigError(name, [f"{changes!r} is no table; expected what differs from base."])
+    different = dict(changes or {})
+    of = {what: different.pop(what, None) for what in ("parameters_of", "flops_of")}
+    problems = [
+        f"{common} is the same for all arms; put it into base."
+        for common in _COMMON
+        if common in different
+    ]
+    if {"seed", "seeds"} & {*base, *different}:
+        problems.append("seed and seeds are those of the experiment; leave them out.")
+    run = None
+    with _collected(problems):
+        run = RunConfig.from_dict(moved_run(merged(base, different)))
+    if run is None or problems:
+        raise ConfigError(name, problems)
+    return Arm(name, run, **of, changes=dict(changes or {}))
 
 
-def _changes(arm: Arm, what: str) -> bool:
-    """Whether what others are matched to in this arm is decided by a match of its own."""
-    return arm.parameters_of is not None or (what == "flops_of" and arm.flops_of is not None)
+def _read_seeds(given: Any, problems: list[str]) -> tuple[int, ...]:
+    """How many seeds, or a list of them."""
+    if matches(given, int) and given >= 1:
+        return tuple(range(given))
+    seeds = tuple(given) if isinstance(given, list) else ()
+    if not seeds or not all(matches(s, int) and s >= 0 for s in seeds) or len({*seeds}) < len(seeds):
+        problems.append(f"seeds is {given!r}; expected how many, or a list of different ones.")
+        return ()
+    return seeds
+
+
+def _read_sweep(table: Any, problems: list[str]) -> Sweep | None:
+    if table is not None and not isinstance(table, Mapping):
+        problems.append(f"sweep is {table!r}; expected learning_rates, steps and seed.")
+    with _collected(problems, "sweep"):
+        return from_dict(Sweep, table) if isinstance(table, Mapping) else None
+    return None
 
 
 def with_learning_rate(run: RunConfig, rate: float) -> RunConfig:

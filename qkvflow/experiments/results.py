@@ -129,7 +129,9 @@ def read_experiment(out: Path) -> Experiment:
         FileError: no experiment, or none of its runs has ended.
     """
     if not (out / "plan.yaml").is_file():
-        raise FileError(f"{out} is no experiment: it has no plan.yaml. Run qkvflow validate first.")
+        raise FileError(
+            f"{out} is no experiment: it has no plan.yaml. Run qkvflow experiment run first."
+        )
     plan = Plan.of(read_yaml(out / "plan.yaml"))
     paths = [
         path
@@ -137,7 +139,9 @@ def read_experiment(out: Path) -> Experiment:
         for path in sorted((out / "runs" / arm.name).glob("seed-*.json"), key=_natural)
     ]
     if not paths:
-        raise FileError(f"{out} has no run that has ended. Run qkvflow validate --out {out} first.")
+        raise FileError(
+            f"{out} has no run that has ended. Run qkvflow experiment run --out {out} first."
+        )
     tuned, floors = (
         read_json(path) if path.is_file() else None
         for path in (out / "tuned.json", out / "floors.json")

@@ -50,21 +50,21 @@ class FinetuneConfig:
     checkpoint: str
     """Directory of the base: a run, a checkpoint, or an exported model."""
     depth: int | None = None
-    """Layers at which its weights are sampled. None: its own depth, and its own curves."""
+    """Layers at which the weights of the base are sampled. None: its own depth, and its own curves."""
     method: Method = "full"
-    """full: all arrays. lora: a pair of factors for every layer. depth_lora: one pair, scaled by a
-    function of depth. embeddings: embeddings and norms."""
+    """What is trained. full: all arrays. lora: a pair of factors for every layer. depth_lora: one pair,
+    scaled by a function of depth. embeddings: embeddings and norms."""
     rank: int = 8
     """Rank of the adapters."""
     alpha: float = 16.0
-    """The product of the factors of lora counts alpha / rank times."""
+    """Scale of lora: the product of the factors counts alpha / rank times."""
     maps: tuple[str, ...] = ("*.*",)
     """Linear maps with an adapter, by pattern: attention.qkv, mlp.*, lm_head. *.*: all of a layer."""
     also: tuple[str, ...] = ()
     """Further arrays to train, by patterns over their paths: transformer.wte.*, lm_head.*."""
 
     data: str = "embedded"
-    """A corpus or a path to text, as for qkvflow train; the tokenizer is the base's."""
+    """A corpus (embedded, wikitext-2, ...) or a path to text; the tokenizer is the base's."""
     documents: int | None = 10_000
     """Documents that are streamed of hf:OWNER/NAME; None takes all."""
     steps: int = 500
@@ -74,22 +74,23 @@ class FinetuneConfig:
     length: int | None = None
     """Tokens in a window. None: the longest sequence of the base."""
     accumulate: int = 1
-    """Parts that a batch is computed in, one after the other, to save memory."""
+    """Microbatches that a batch is computed in, one after the other, to save memory."""
     seed: int = 0
-    """Of adapters, order of the text and dropout."""
+    """Random seed of adapters, order of the text and dropout."""
     eval_every: int = 100
-    """Steps between looks at the valid split."""
+    """Steps between evaluations on the valid split."""
     eval_tokens: int | None = 65_536
-    """Tokens of the fixed part of the valid split that is looked at; None is all of it."""
+    """Tokens of the valid split used for evaluations during training, the same each time; None: all."""
     save_every: int = 250
     """Steps between checkpoints."""
     keep: int = 1
-    """Newest checkpoints that are kept, beside the best one."""
+    """Number of newest checkpoints to keep, beside the best one."""
     log_every: int = 10
     """Steps between lines of metrics.jsonl."""
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
-    """Where metrics go beside metrics.jsonl."""
+    """Services that get the metrics, beside metrics.jsonl."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """Optimizer, learning rate, schedule."""
 
     def __post_init__(self) -> None:
         problems = type_problems(self)

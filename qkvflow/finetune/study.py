@@ -46,24 +46,33 @@ class Study:
     """What is pretrained, adapted and compared."""
 
     corpora: tuple[str, ...] = ("embedded", "wikitext-2")
-    """Every one is adapted to every other."""
+    """Texts to train on; models of each are adapted to every other."""
     models: tuple[str, ...] = ("tong_neuralode", "standard")
+    """Models that are pretrained and adapted."""
     depths: tuple[int, ...] = (3, 6, 8, 12)
     """Layers of the adapted models."""
     methods: tuple[Method, ...] = ("full", "lora")
+    """Ways to adapt a model."""
     seeds: int = 3
+    """Number of seeds; every model and method is run with each."""
     pretraining_steps: int = 1500
+    """Training steps of the models that are adapted."""
     steps: int = 250
-    """Of adaptation, and of training from scratch."""
+    """Training steps of an adaptation, and of a model from scratch."""
     batch_size: int = 16
+    """Windows of text in a step."""
     length: int = 64
+    """Bytes in a window."""
     rank: int = 8
+    """Rank of the adapters."""
     pretraining_rate: float = 3e-3
-    """Learning rate, also of training from scratch."""
+    """Learning rate of pretraining and of training from scratch."""
     full_rate: float = 1e-3
+    """Learning rate of adapting all arrays."""
     adapter_rate: float = 4e-3
+    """Learning rate of adapters."""
     architecture: Gpt2Config = field(default_factory=_small)
-    """Of the models that are pretrained; its number of layers is theirs."""
+    """Shape of the models that are pretrained."""
 
     def __post_init__(self) -> None:
         problems = type_problems(self)

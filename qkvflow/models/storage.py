@@ -60,6 +60,12 @@ def write_model(directory: Path, model: LanguageModel, arrays: Arrays, **texts: 
     write_sealed(directory / CONFIG, "model", FORMAT, content)
 
 
+def names_of_texts(directory: Path) -> list[str]:
+    """The texts that a model was saved with, such as tokenizer."""
+    files = read_sealed(directory / CONFIG, "model", FORMAT)["files"]
+    return [name.removesuffix(".json") for name in files if name != ARRAYS]
+
+
 def read_text_file(directory: Path, name: str) -> str:
     """The text NAME.json of a model's directory, if it is as it was written."""
     file = f"{name}.json"

@@ -18,7 +18,15 @@ from qkvflow.data import Tokenizer, tokenizer_from_dict
 from qkvflow.files import FileError
 from qkvflow.models import LanguageModel
 from qkvflow.models.paths import Arrays
-from qkvflow.models.storage import ARRAYS, CONFIG, plugins_of, read_model, read_text_file, write_model
+from qkvflow.models.storage import (
+    ARRAYS,
+    CONFIG,
+    names_of_texts,
+    plugins_of,
+    read_model,
+    read_text_file,
+    write_model,
+)
 
 _Read = TypeVar("_Read")
 
@@ -38,6 +46,15 @@ def load_model(path: str | os.PathLike[str]) -> LanguageModel:
 def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     """The tokenizer of a trained model, from where `qkvflow.load` finds the model."""
     return _read_newest(Path(path).expanduser(), _read_tokenizer)
+
+
+def find_tokenizer(path: str | os.PathLike[str]) -> Tokenizer | None:
+    """The tokenizer of a model; None where it was saved without one, as an imported one may be."""
+
+    def read(directory: Path) -> Tokenizer | None:
+        return _read_tokenizer(directory) if "tokenizer" in names_of_texts(directory) else None
+
+    return _read_newest(Path(path).expanduser(), read)
 
 
 def _read_tokenizer(directory: Path) -> Tokenizer:

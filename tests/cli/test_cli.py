@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from qkvflow import __version__
-from qkvflow.cli.main import COMMANDS, main
+from qkvflow.cli.main import COMMANDS, GROUPS, main
 from qkvflow.models import MODELS
 
 
@@ -18,6 +18,15 @@ def test_help_lists_every_command(capsys):
         assert all(name in printed for name in COMMANDS)
 
 
+@pytest.mark.parametrize("group", GROUPS)
+def test_help_of_a_group_lists_its_commands(group, capsys):
+    for arguments in ([group], [group, "--help"]):
+        assert main(arguments) == 0
+        printed = capsys.readouterr().out
+        assert all(f"  {name} " in printed for name in GROUPS[group])
+    assert max(map(len, printed.splitlines())) <= 80
+
+
 def test_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.strip() == __version__
@@ -26,6 +35,8 @@ def test_version(capsys):
 def test_an_unknown_command_is_a_sentence(capsys):
     assert main(["compair"]) == 2
     assert "There is no command 'compair'. Did you mean 'compare'?" in capsys.readouterr().err
+    assert main(["experiment", "rum"]) == 2
+    assert "There is no experiment command 'rum'. Did you mean 'run'?" in capsys.readouterr().err
 
 
 def test_help_of_a_command_explains_its_options(capsys):

@@ -13,8 +13,8 @@ import yaml
 from rich.console import Console
 
 from qkvflow.cli import experiment_display as display
-from qkvflow.cli import validate
-from qkvflow.cli.flops import of_runs
+from qkvflow.cli.experiment import run as run_command
+from qkvflow.cli.experiment.cost import of_runs
 from qkvflow.cli.main import main
 from qkvflow.config import RunConfig
 from qkvflow.experiments import slurm
@@ -46,28 +46,28 @@ def plan(tmp_path, monkeypatch):
 
 
 def test_every_plan_is_named_where_one_is_asked_for(capsys):
-    for command in ("validate", "flops"):
+    for command in ("run", "tune", "ablate", "cost"):
         with pytest.raises(SystemExit):
-            main([command, "--help"])
+            main(["experiment", command, "--help"])
         printed = capsys.readouterr().out
         assert not [path.stem for path in PLANS.glob("*.yaml") if path.stem not in printed]
     document = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
     assert not [path.stem for path in PLANS.glob("*.yaml") if f"`{path.stem}`" not in document]
 
 
-@pytest.mark.parametrize("command", ["validate", "ablate"])
+@pytest.mark.parametrize("command", ["run", "ablate", "tune"])
 def test_nothing_is_begun_where_there_is_nothing_to_reuse(command, plan, tmp_path, capsys):
     arms = ["--arms", "standard", "gated"]
     options = ["--plan", plan, *arms, "--reuse", "nowhere", "--out", "out"]
-    assert main([command, *options]) != 0
+    assert main(["experiment", command, *options]) == 2
     assert "nowhere is no experiment" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
-    assert main(["tune", "--plan", plan, "--out", "out"]) == 0
+    assert main(["experiment", "tune", "--plan", plan, "--out", "out"]) == 0
     assert "lr-0.01" in capsys.readouterr().out
-    assert main(["validate", "--plan", plan, "--out", "out"]) == 0
+    assert main(["experiment", "run", "--plan", plan, "--out", "out"]) == 0
     printed = capsys.readouterr().out
     assert "Differences of valid losses" in printed
     assert "cannot go below 0.5" in printed
@@ -82,25 +82,25 @@ def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
     of_seed = json.loads((tmp_path / "out" / "seed_1.json").read_text())
     assert pickle.loads((tmp_path / "out" / "seed_1.pkl").read_bytes()) == of_seed
     assert of_seed["gated"]["valid"]["loss"] == summary["gated"]["all_losses"][1]
-    assert main(["figures", "--results", "out", "--out", "publication_figures"]) == 0
+    assert (tmp_path / "out" / "report.md").read_text().startswith("# out\n")
+    assert main(["experiment", "report", "--results", "out", "--figures", "publication_figures"]) == 0
     figures = tmp_path / "publication_figures"
     for name in ("statistical_performance", "efficiency_with_error", "speed_comparison"):
         check_picture(figures / f"{name}.png")
         check_pdf(figures / f"{name}.pdf")
     assert r"\hline" in (figures / "results_table.tex").read_text()
-    assert main(["report", "--results", "out"]) == 0
     assert "once, after its last step" in (tmp_path / "out" / "report.md").read_text()
     if CHROMIUM is not None:
         found = look_at(tmp_path / "out" / "report.html", tmp_path, COUNT_PARTS)
         assert len(found["images"]) == 7 and min(found["images"]) > 500
     capsys.readouterr()
-    assert main(["flops", "--results", "out", "--loss", "4.0"]) == 0
+    assert main(["experiment", "cost", "--results", "out", "--loss", "4.0"]) == 0
     assert "s to 4" in capsys.readouterr().out
-    assert main(["report", "--results", "out", "out"]) == 2
+    assert main(["experiment", "report", "--results", "out", "out"]) == 2
     assert "say where it goes with --out" in capsys.readouterr().err
-    assert main(["report", "--results", "out", "out", "--out", "both"]) == 0
+    assert main(["experiment", "report", "--results", "out", "out", "--out", "both"]) == 0
     assert (tmp_path / "both" / "report.md").read_text().count("## Differences\n") == 2
-    assert main(["flops", "--plan", plan, "--results", "out"]) == 2
+    assert main(["experiment", "cost", "--plan", plan, "--results", "out"]) == 2
     assert "not both" in capsys.readouterr().err
 
 
@@ -112,19 +112,19 @@ def test_the_time_to_a_loss_is_that_of_runs_that_all_reached_it():
     assert (some["seconds_to_loss"], some["runs_that_reached_it"]) == (None, "1 of 2")
 
 
-def test_what_was_tuned_for_equal_costs_is_what_validate_takes(plan, tmp_path, capsys):
-    equal = ["--plan", plan, "--reference", "gated", "--equal", "flops", "--out", "out"]
-    assert main(["tune", *equal]) == 0
+def test_what_was_tuned_for_equal_costs_is_what_run_takes(plan, tmp_path, capsys):
+    equal = ["--plan", plan, "--reference", "gated", "--match", "flops", "--out", "out"]
+    assert main(["experiment", "tune", *equal]) == 0
     made = (tmp_path / "out" / "tuned.json").read_text()
-    assert main(["validate", *equal]) == 0
+    assert main(["experiment", "run", *equal]) == 0
     assert (tmp_path / "out" / "tuned.json").read_text() == made
-    assert main(["tune", "--plan", plan, "--reuse", "nowhere", "--out", "other"]) == 2
+    assert main(["experiment", "tune", "--plan", plan, "--reuse", "nowhere", "--out", "other"]) == 2
     assert "nowhere is no experiment" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
 
 
 def test_some_arms_are_tuned_and_the_others_are_no_part_of_it(plan, tmp_path):
-    assert main(["tune", "--plan", plan, "--arms", "gated", "--out", "out"]) == 0
+    assert main(["experiment", "tune", "--plan", plan, "--arms", "gated", "--out", "out"]) == 0
     assert list(json.loads((tmp_path / "out" / "tuned.json").read_text())) == ["gated"]
     assert list(yaml.safe_load((tmp_path / "out" / "plan.yaml").read_text())["arms"]) == ["gated"]
 
@@ -144,8 +144,8 @@ def test_workers_are_submitted_by_an_option(plan, tmp_path, capsys, monkeypatch)
         submitted.extend(slurm.submit(*arguments, **options))
         return submitted
 
-    monkeypatch.setattr(validate, "submit", keeping)
-    submit = ["validate", "--plan", plan, "--out", "out", "--slurm"]
+    monkeypatch.setattr(run_command, "submit", keeping)
+    submit = ["experiment", "run", "--plan", plan, "--out", "out", "--slurm"]
     assert main([*submit, "1", "--slurm-options", "timeout_min=5"]) == 0
     (worker,) = submitted
     assert f"Submitted: {worker.job_id}." in capsys.readouterr().out
@@ -163,14 +163,18 @@ def test_workers_are_submitted_by_an_option(plan, tmp_path, capsys, monkeypatch)
 def test_a_place_that_cannot_be_written_is_a_sentence(plan, tmp_path, capsys):
     (tmp_path / "file").write_text("no directory")
     results = Path(__file__).parents[2] / "results" / "compare"
-    assert main(["figures", "--results", str(results), "--out", "file/figures"]) == 2
+    options = ["--results", str(results), "--figures", "file/figures"]
+    assert main(["experiment", "report", *options]) == 2
     written = "file/figures/statistical_performance.png"
     assert f"{written} cannot be written: Not a directory." in capsys.readouterr().err
 
 
 def test_an_ablation_leaves_a_table_and_a_figure(plan, tmp_path, capsys):
     arms = ["--steps", "6", "--seeds", "3", "5"]
-    assert main(["ablate", "--plan", plan, *arms, "--reference", "gated", "--out", "out"]) == 0
+    assert (
+        main(["experiment", "ablate", "--plan", plan, *arms, "--reference", "gated", "--out", "out"])
+        == 0
+    )
     assert read_experiment(tmp_path / "out").plan.reference == "gated"
     assert "Differences of valid losses" in capsys.readouterr().out
     records = read_experiment(tmp_path / "out").records
@@ -181,18 +185,18 @@ def test_an_ablation_leaves_a_table_and_a_figure(plan, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("what", "field"), [("parameters", "params"), ("flops", "training_flops")])
-def test_arms_are_made_equal_by_an_option(plan, tmp_path, what, field):
+def test_arms_are_matched_by_an_option(plan, tmp_path, what, field):
     fields = yaml.safe_load(Path(plan).read_text())
     del fields["sweep"]
     fields["base"] |= {"steps": 60, "eval_every": 60, "save_every": 60}
     fields["base"]["architecture"] |= {"hidden_dim": 32}
     fields["seeds"] = 1
     Path(plan).write_text(yaml.safe_dump(fields))
-    equal = ["--reference", "gated", "--equal", what]
-    assert main(["validate", "--plan", plan, *equal, "--out", "out"]) == 0
+    equal = ["--reference", "gated", "--match", what]
+    assert main(["experiment", "run", "--plan", plan, *equal, "--out", "out"]) == 0
     summary = json.loads((tmp_path / "out" / "statistics_summary.json").read_text())
     assert summary["standard"][field] == pytest.approx(summary["gated"][field], rel=0.1)
-    assert main(["report", "--results", "out"]) == 0
+    assert main(["experiment", "report", "--results", "out"]) == 0
     named = {"parameters": "parameters of gated", "flops": "training FLOP of gated"}[what]
     assert named in (tmp_path / "out" / "report.md").read_text()
 
@@ -203,7 +207,7 @@ def test_an_arm_that_fails_is_told_and_the_others_are_shown(plan, tmp_path, caps
     broken = {"learning_rate": 1e30, "clip": 0.0, "warmup": 0}
     fields["arms"]["broken"] = {"model": "standard", "optimizer": broken}
     Path(plan).write_text(yaml.safe_dump(fields))
-    assert main(["validate", "--plan", plan, "--arms", "gated", "broken", "--out", "out"]) == 1
+    assert main(["experiment", "run", "--plan", plan, "--arms", "gated", "broken", "--out", "out"]) == 1
     printed = capsys.readouterr().out
     assert "broken, seed 0 failed: Training stopped" in " ".join(printed.split())
     assert list(json.loads((tmp_path / "out" / "statistics_summary.json").read_text())) == ["gated"]
@@ -227,18 +231,20 @@ def test_errors_are_shown_as_they_are_and_every_arm_has_a_bar():
 
 
 def test_costs_are_measured_where_there_are_no_runs(plan, tmp_path, capsys):
-    assert main(["flops", "--plan", plan, "--steps", "2", "--out", "flops.json"]) == 0
-    rows = json.loads((tmp_path / "flops.json").read_text())
+    assert (
+        main(["experiment", "cost", "--plan", plan, "--timed-steps", "2", "--json", "cost.json"]) == 0
+    )
+    rows = json.loads((tmp_path / "cost.json").read_text())
     assert rows["gated"]["ms_per_step"] > 0
-    assert main(["flops", "--plan", plan, "--loss", "2.0"]) == 2
-    assert "name finished runs with --results" in capsys.readouterr().err
+    assert main(["experiment", "cost", "--plan", plan, "--loss", "2.0"]) == 2
+    assert "name them with --results" in capsys.readouterr().err
 
 
 def test_mistakes_show_before_any_work(plan, tmp_path, capsys):
-    assert main(["validate", "--plan", plan, "--arms", "gatd", "--out", "other"]) == 2
+    assert main(["experiment", "run", "--plan", plan, "--arms", "gatd", "--out", "other"]) == 2
     assert "Did you mean 'gated'" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
-    assert main(["report", "--results", "nothing"]) == 2
+    assert main(["experiment", "report", "--results", "nothing"]) == 2
     assert "is no experiment" in capsys.readouterr().err
 
 

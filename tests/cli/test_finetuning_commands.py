@@ -1,4 +1,4 @@
-"""finetune, export with an adapter, convert and adaptation as a person uses them."""
+"""finetune, import, export and adaptation as a person uses them."""
 
 import re
 
@@ -80,34 +80,53 @@ def test_an_adapter_of_another_base_is_a_sentence(base, tmp_path, capsys):
     assert "is an adapter of another base" in capsys.readouterr().err
 
 
-def test_convert_imports_gpt2_and_takes_its_tokenizer_along(tmp_path, capsys):
-    source = tmp_path / "gpt2"
+def test_import_takes_the_tokenizer_of_gpt2_along_and_export_writes_it_in_a_basis(tmp_path, capsys):
+    source, imported, basis = (tmp_path / name for name in ("gpt2", "imported", "basis"))
     write_gpt2(source, vocab_size=300)
-    assert main(["convert", "--gpt2", str(source), "--out", str(tmp_path / "plain")]) == 0
-    assert "It has no tokenizer" in capsys.readouterr().out
     tokenizer = BPETokenizer.fit(["weights are curves over depth " * 20], 280)
     (source / "tokenizer.json").write_text(tokenizer.json_text)
-    options = ["--gpt2", str(source), "--basis", "3", "--out", str(tmp_path / "basis")]
-    assert main(["convert", *options]) == 0
+    assert main(["import", "--gpt2", str(source), "--out", str(imported)]) == 0
+    assert "holds a model of 3 layers" in capsys.readouterr().out
+    options = ["--checkpoint", str(imported), "--basis", "3", "--out", str(basis)]
+    assert main(["export", *options]) == 0
     assert "Relative error of the weights: 0.00e+00." in capsys.readouterr().out
     prompt = ["--prompt", "weights", "--tokens", "3", "--temperature", "0"]
-    assert main(["generate", "--checkpoint", str(tmp_path / "basis"), *prompt]) == 0
+    assert main(["generate", "--checkpoint", str(basis), *prompt]) == 0
     assert capsys.readouterr().out.startswith("weights")
     text = write_text(tmp_path / "text.txt")
-    given = ["--checkpoint", str(tmp_path / "basis"), "--data", str(text), *SMALL.split()]
+    given = ["--checkpoint", str(basis), "--data", str(text), *SMALL.split()]
     tuned = tmp_path / "tuned"
     assert main(["finetune", *given, "--method", "lora", "--length", "8", "--out", str(tuned)]) == 0
     assert qkvflow.load(tuned).config.max_position_embeddings == 12
 
 
-def test_convert_needs_one_source_and_a_whole_number_of_matrices(base, tmp_path, capsys):
-    out = ["--out", str(tmp_path / "new")]
-    assert main(["convert", *out]) == 2
-    assert "give either --gpt2 or --checkpoint" in capsys.readouterr().err
-    assert main(["convert", "--checkpoint", str(base[0]), "--basis", "0", *out]) == 2
+def test_a_model_without_a_tokenizer_is_imported_and_exported_and_said_to_have_none(tmp_path, capsys):
+    write_gpt2(tmp_path / "gpt2")
+    imported, out = tmp_path / "imported", tmp_path / "out"
+    assert main(["import", "--gpt2", str(tmp_path / "gpt2"), "--out", str(imported)]) == 0
+    assert "It has no tokenizer" in capsys.readouterr().out
+    assert main(["export", "--checkpoint", str(imported), "--basis", "2", "--out", str(out)]) == 0
+    assert "It has no tokenizer" in capsys.readouterr().out
+    assert main(["generate", "--checkpoint", str(out), "--prompt", "a"]) == 2
+    assert "holds a model without a tokenizer.json" in capsys.readouterr().err
+
+
+def test_a_tokenizer_that_is_too_large_is_refused(tmp_path, capsys):
+    write_gpt2(tmp_path / "gpt2", vocab_size=260)
+    tokenizer = BPETokenizer.train(["weights are curves over depth " * 20], 280)
+    (tmp_path / "gpt2" / "tokenizer.json").write_text(tokenizer.json_text)
+    assert main(["import", "--gpt2", str(tmp_path / "gpt2"), "--out", str(tmp_path / "out")]) == 2
+    assert "The tokenizer is of another model" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_export_needs_a_whole_number_of_matrices(base, tmp_path, capsys):
+    given = ["--checkpoint", str(base[0]), "--out", str(tmp_path / "new")]
+    assert main(["export", *given, "--basis", "0"]) == 2
     assert "number of basis matrices is 0" in capsys.readouterr().err
-    assert main(["convert", "--checkpoint", str(base[0]), "--basis", "2", *out]) == 0
-    assert qkvflow.load(tmp_path / "new").config.weights.name == "generated"
+    assert main(["export", *given, "--depth", "3", "--basis", "2"]) == 0
+    model = qkvflow.load(tmp_path / "new")
+    assert (model.config.time_embed_dim, model.config.num_layers) == (2, 3)
 
 
 def test_adaptation_prints_a_table_for_each_direction(tmp_path, capsys, monkeypatch):

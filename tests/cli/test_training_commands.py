@@ -60,9 +60,26 @@ def test_a_config_file_with_overrides(trained, tmp_path, capsys):
     options = ["--config", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "out")]
     assert main(["train", *options, "--architecture.num_layers", "3", "--steps=3"]) == 0
     model = qkvflow.load(tmp_path / "out")
-    assert model.config.weights.name == "shared"
+    assert str(model.config.weights) == "shared"
     assert (model.config.hidden_dim, model.config.num_layers) == (16, 3)
     assert "step      3" in capsys.readouterr().out
+
+
+def test_variants_are_named_or_written_as_tables(trained, tmp_path, capsys):
+    _, text = trained
+    given = ["train", "--data", str(text), *SMALL.split(), "--steps", "2", "--architecture.weights"]
+    assert main([*given, "low_rank", "--out", str(tmp_path / "name")]) == 0
+    assert str(qkvflow.load(tmp_path / "name").config.weights) == "low_rank"
+    options = ["{family: gated, gate: both}", "--architecture.parts", "mlp", "attention"]
+    assert main([*given, *options, "--out", str(tmp_path / "table")]) == 0
+    config = qkvflow.load(tmp_path / "table").config
+    assert config.weights.gate == "both"
+    assert [str(part) for part in config.parts] == ["mlp", "attention"]
+    for wrong, hint in (("gatd", "'gated'"), ("{family: gated, gait: both}", "'gate'")):
+        with pytest.raises(SystemExit) as stop:
+            main([*given, wrong, "--out", str(tmp_path / "none")])
+        assert stop.value.code == 2
+        assert f"Did you mean {hint}?" in " ".join(capsys.readouterr().err.split())
 
 
 def test_evaluate_shows_the_whole_split_beside_n_grams(trained, capsys):

@@ -79,9 +79,9 @@ def test_arms_and_seeds_may_be_added_to_an_experiment(done, text):
 def test_a_directory_keeps_its_reference_unless_another_is_named(done, text):
     _, out = done
     fields = tiny_fields(text, test=True)
-    save_plan(Plan.of(fields).only(["gated"]), out)
+    save_plan(Plan.of(fields).with_arms(["gated"]), out)
     assert read_experiment(out).plan.reference == "standard"
-    save_plan(Plan.of(fields).against("gated"), out, "gated")
+    save_plan(Plan.of(fields).with_reference("gated"), out, "gated")
     assert read_experiment(out).plan.reference == "gated"
 
 
@@ -183,5 +183,5 @@ def test_a_text_that_has_changed_is_not_taken_for_the_same(done, text):
 
 
 def test_a_directory_without_an_experiment(tmp_path):
-    with pytest.raises(FileError, match=r"no plan.yaml. Run qkvflow validate first"):
+    with pytest.raises(FileError, match=r"no plan.yaml. Run qkvflow experiment run first"):
         read_experiment(tmp_path)

@@ -217,8 +217,18 @@ def test_a_choice_at_an_end_is_said_to_be_at_an_end():
 
 
 def start(plan_path, out):
-    """`qkvflow validate` in a process of its own."""
-    command = [sys.executable, "-m", "qkvflow", "validate", "--plan", str(plan_path), "--out", str(out)]
+    """`qkvflow experiment run` in a process of its own."""
+    command = [
+        sys.executable,
+        "-m",
+        "qkvflow",
+        "experiment",
+        "run",
+        "--plan",
+        str(plan_path),
+        "--out",
+        str(out),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -312,7 +322,7 @@ def test_arms_that_are_tuned_later_do_not_lose_the_others(text, tmp_path):
     plan = Plan.of(tiny_fields(text, sweep={"learning_rates": [1e-3, 1e-2], "steps": 2}))
     data = open_data(plan.arms[0].run)
     for arm in ("standard", "gated"):
-        tune(plan.only([arm]), tmp_path, data)
+        tune(plan.with_arms([arm]), tmp_path, data)
     assert set(json.loads((tmp_path / "tuned.json").read_text())) == {"standard", "gated"}
 
 

@@ -1,63 +1,49 @@
-"""Compare models over paired seeds: sweep, runs, statistics.
+"""Compare models over paired seeds: sweep, runs, statistics, page.
 
-    qkvflow validate --plan laptop --out results/laptop
+    qkvflow experiment run --plan laptop --out results/laptop
+    qkvflow experiment run --plan laptop --match flops --reuse results/laptop --out results/laptop-flops
 
-With no options this is the first version's setting (width 256, 6 layers, 1000 steps of 8 x 128
+With no options this is the seed documents' setting (width 256, 6 layers, 1000 steps of 8 x 128
 characters of WikiText-2, four models, five seeds), in statistical_validation_results/. It takes hours
 on two cores. Killed and started again, it goes on; started twice, the two share the work.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
 
+from qkvflow.cli.experiment.shared import ExperimentOptions
 from qkvflow.cli.experiment_display import run_experiment, show_experiment
 from qkvflow.config import ConfigError
-from qkvflow.experiments.plan import Equal, Plan, choose
+from qkvflow.experiments.plan import Plan
+from qkvflow.experiments.present import name_of, write_report
 from qkvflow.experiments.reuse import check_others
 from qkvflow.experiments.runner import prepare
 from qkvflow.experiments.slurm import submit
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of `qkvflow validate`."""
+class Options(ExperimentOptions):
+    """Options of `qkvflow experiment run`, and of `qkvflow experiment ablate`."""
 
-    plan: str = "seeds"
-    """seeds, laptop, ablation, gates, state_space, long, or a YAML file like theirs."""
-    arms: tuple[str, ...] = ()
-    """Arms of the plan to run; all where none is named."""
-    reference: str | None = None
-    """Arm that the others are compared with, and made equal to by --equal.
-
-    None: that of the directory, or else of the plan.
-    """
-    equal: Equal = "steps"
-    """What arms have in common with the reference: steps, or also parameters or training FLOPs.
-
-    For parameters they are widened or narrowed, for flops they take more or fewer steps. What is made
-    equal to a small arm takes less time than what is made equal to a large one.
-    """
-    reuse: tuple[Path, ...] = ()
-    """Directories of other experiments, whose finished runs of the same settings are not run again."""
+    title: str | None = None
+    """Heading of the page; None: the name of the directory."""
     slurm: int = 0
-    """Submit so many workers that share the runs to SLURM (needs qkvflow[slurm]), and return."""
+    """Workers to submit to SLURM, which share the runs (needs qkvflow[slurm]); 0: run here."""
     slurm_options: tuple[str, ...] = ()
-    """Of submitit, as name=value: timeout_min=600 slurm_partition=long."""
-    out: Path = Path("statistical_validation_results")
-    """Directory of the experiment; started again, it goes on where it stopped."""
+    """Parameters of submitit, as name=value: timeout_min=600 slurm_partition=long."""
 
 
 def run(options: Options) -> int:
-    """Run what is missing, then write and show the statistics."""
-    plan = choose(options.plan, arms=options.arms, reference=options.reference, equal=options.equal)
+    """Run what is missing, then write and show the statistics, and write the page."""
+    plan = options.changed_plan()
     if options.slurm:
         return _submit(plan, options)
     console = Console()
     experiment = run_experiment(plan, options.out, console, options.reuse, options.reference)
     code = show_experiment(experiment, console)
-    print(f"For the page with figures: qkvflow report --results {options.out}")
+    page, _ = write_report([experiment], options.title or name_of(options.out))
+    print(f"The page with the figures is {page}")
     return code
 
 

@@ -1,12 +1,13 @@
 """What the arms of an experiment cost: parameters, operations, memory, time, time to a loss.
 
-    qkvflow flops --plan laptop
-    qkvflow flops --results results/laptop --loss 1.6
+    qkvflow experiment cost --plan laptop
+    qkvflow experiment cost --results results/laptop --loss 1.6
 
 Parameters and operations are counted, memory is what the compiler plans for a step. Of the runs in
 --results all is known, also the time to a loss; of a plan a few steps are measured now.
 """
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +20,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from qkvflow.cli.experiment.shared import PlanOptions
 from qkvflow.config import ConfigError, RunConfig
 from qkvflow.data import TokenDataset
 from qkvflow.experiments.matching import matched_run
-from qkvflow.experiments.plan import Plan, read_plan
+from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Record, costs
 from qkvflow.experiments.results import Experiment, read_experiment
 from qkvflow.experiments.summary import first_below, megabytes
@@ -32,19 +34,22 @@ from qkvflow.train.resume import open_data
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of `qkvflow flops`."""
+class Options(PlanOptions):
+    """Options of `qkvflow experiment cost`."""
 
-    plan: str | None = None
-    """seeds (if neither is named), laptop, ablation, gates, state_space, long, or a YAML file."""
     results: Path | None = None
     """Directory of an experiment that has been run, in place of a plan."""
     loss: float | None = None
-    """Valid loss that the time is asked for; needs --results."""
-    steps: int = 10
-    """Steps that are measured of an arm without runs."""
-    out: Path | None = None
-    """JSON file to write."""
+    """Valid loss to which the time is asked for; needs --results."""
+    timed_steps: int = 10
+    """Steps that are timed of each arm of a plan, after two to warm up."""
+    json: Path | None = None
+    """File to write the rows of the table to; None: they are only shown."""
+
+    @property
+    def names_a_plan(self) -> bool:
+        """Whether an option about plans is not at its default."""
+        return any(getattr(self, f.name) != f.default for f in dataclasses.fields(PlanOptions))
 
 
 def of_runs(records: Sequence[Record], loss: float | None) -> dict[str, Any]:
@@ -74,19 +79,26 @@ def measured(run: RunConfig, data: TokenDataset, steps: int) -> dict[str, Any]:
 
 def run(options: Options) -> None:
     """Print the table."""
-    if options.loss is not None and options.results is None:
-        raise ConfigError("The time to a loss is not known:", ["name finished runs with --results."])
-    if options.steps < 1:
-        raise ConfigError("Nothing can be measured:", [f"steps is {options.steps}; at least 1."])
+    if problems := _problems(options):
+        raise ConfigError("The costs cannot be told:", problems)
     if options.results is None:
-        rows = _rows_of_plan(read_plan(options.plan or "seeds"), options.steps)
-    elif options.plan is None:
-        rows = _rows_of_results(read_experiment(options.results), options.loss)
+        rows = _rows_of_plan(options.changed_plan(), options.timed_steps)
     else:
-        raise ConfigError("It is not clear what is meant:", ["name --plan or --results, not both."])
+        rows = _rows_of_results(read_experiment(options.results), options.loss)
     Console().print(_table(rows, options.loss))
-    if options.out is not None:
-        write_json(options.out, rows)
+    if options.json is not None:
+        write_json(options.json, rows)
+
+
+def _problems(options: Options) -> list[str]:
+    problems = []
+    if options.loss is not None and options.results is None:
+        problems.append("the time to a loss needs finished runs; name them with --results.")
+    if options.timed_steps < 1:
+        problems.append(f"timed_steps is {options.timed_steps}; expected at least 1.")
+    if options.results is not None and options.names_a_plan:
+        problems.append("name a plan and what is changed of it, or --results, not both.")
+    return problems
 
 
 def _rows_of_plan(plan: Plan, steps: int) -> dict[str, dict[str, Any]]:

@@ -1,0 +1,65 @@
+"""Write one page with all of an experiment, or of several: losses, tests, costs, sweeps, figures.
+
+    qkvflow experiment report --results results/laptop
+    qkvflow experiment report --results results/laptop results/laptop-flops --out two-on-a-page
+    qkvflow experiment report --results results/laptop --figures publication_figures
+
+RESULTS/report.html needs no other file and no network; RESULTS/report.md says the same. With --figures
+they are also there as a paper prints them, with the table in LaTeX.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from qkvflow.cli.experiment.shared import OUT
+from qkvflow.config import ConfigError
+from qkvflow.experiments.present import draw_all, name_of, write_report, write_table
+from qkvflow.experiments.results import Experiment, read_experiment
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `qkvflow experiment report`."""
+
+    results: tuple[Path, ...] = (OUT,)
+    """Directories of experiments."""
+    title: str | None = None
+    """Heading of the page; None: the name of the directory."""
+    out: Path | None = None
+    """Directory for the page; None: beside the results, if they are of one experiment."""
+    figures: Path | None = None
+    """Directory for figures as png and pdf and results_table.tex, such as publication_figures.
+    None: only the figures of the page are drawn."""
+
+
+def run(options: Options) -> None:
+    """Write the page in both formats, and the figures of a paper where they are wanted."""
+    if problems := _problems(options):
+        raise ConfigError("The page cannot be written:", problems)
+    experiments = [read_experiment(results) for results in options.results]
+    if options.figures is not None:
+        _draw(experiments, options.figures)
+    title = options.title or name_of(options.out or options.results[0])
+    page, text = write_report(experiments, title, options.out)
+    print(f"Written: {page} and {text}")
+
+
+def _problems(options: Options) -> list[str]:
+    if not options.results:
+        return ["name an experiment with --results."]
+    if len(options.results) > 1 and options.out is None:
+        return ["several experiments make one page; say where it goes with --out."]
+    names = [name_of(results) for results in options.results]
+    if options.figures is not None and len(set(names)) < len(names):
+        return ["experiments of one name would overwrite each other's figures; name one of them."]
+    return []
+
+
+def _draw(experiments: Sequence[Experiment], directory: Path) -> None:
+    """Figures and table; each experiment in a directory of its own where there are several."""
+    for experiment in experiments:
+        place = directory if len(experiments) == 1 else directory / experiment.out.resolve().name
+        drawn = draw_all(experiment, place)
+        write_table(experiment.results, place / "results_table.tex")
+        print(f"Written to {place}: {', '.join(drawn)} (png, pdf), results_table.tex")

@@ -1,0 +1,39 @@
+"""Sweep the learning rate of every arm of an experiment, and keep the best of each.
+
+    qkvflow experiment tune --plan laptop --out results/laptop
+
+Every arm is tried with the same learning rates, for the same few steps, on a seed that is not used
+again; the valid split decides. The choice is in OUT/tuned.json, from which `qkvflow experiment run`
+takes it; it stands until that file is removed.
+"""
+
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from qkvflow.cli.experiment.shared import ExperimentOptions
+from qkvflow.cli.experiment_display import Bars, tuned_table
+from qkvflow.config import ConfigError
+from qkvflow.experiments.reuse import check_others
+from qkvflow.experiments.runner import prepare, tune
+
+
+@dataclass(frozen=True)
+class Options(ExperimentOptions):
+    """Options of `qkvflow experiment tune`."""
+
+
+def run(options: Options) -> None:
+    """Sweep and show the table."""
+    console = Console()
+    plan = options.changed_plan()
+    if plan.sweep is None:
+        raise ConfigError(
+            f"{options.plan} has no sweep:", ["name learning_rates, steps and seed there."]
+        )
+    check_others(options.reuse)
+    data = prepare(plan, options.out, options.reference)
+    with Bars(console) as bars:
+        tuned = tune(plan, options.out, data, bars, options.reuse)
+    console.print(tuned_table(tuned))
+    console.print(f"Written: {options.out / 'tuned.json'}")

@@ -1,0 +1,97 @@
+"""Every option and every field has a help text that stands alone: read without the one before it."""
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import re
+import textwrap
+import typing
+
+import pytest
+
+from qkvflow.cli.main import COMMANDS, GROUPS, main, module_of
+from qkvflow.config import StartConfig
+from qkvflow.config.variants import ADAPTERS, FAMILIES, INTEGRATORS, PARTS
+from qkvflow.experiments.plan import Arm, Plan, Sweep
+
+NAMES = [name for name in COMMANDS if name not in GROUPS]
+NAMES += [f"{group} {name}" for group, commands in GROUPS.items() for name in commands]
+LEANS_ON_ANOTHER = [
+    r"^(Of|As|As for|The same|Not one of|Where|Those|These|That|This|Their|Its|It|Them|They)\b",
+    r"(?i)\b(largest|smallest|most|some|one|each|all) of (them|these|those)\b",
+    r"\bas for\b",
+    r"(?i)\blook(s|ed)?\b",  # the field's word is evaluation
+]
+"""Beginnings that say of what only to those who have read the text before, and words like them."""
+
+
+def reachable(cls, found):
+    """A dataclass and those that its fields hold, at any depth."""
+    if dataclasses.is_dataclass(cls) and cls not in found:
+        found.add(cls)
+        for kind in typing.get_type_hints(cls).values():
+            for inner in (kind, *typing.get_args(kind)):
+                reachable(inner, found)
+    return found
+
+
+def texts_of(cls):
+    """The texts under the fields of a class, its own and those that it has from others, by name."""
+    texts = {}
+    for owner in reversed(cls.__mro__[:-1]):
+        (body,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        for node, after in zip(body.body, [*body.body[1:], None], strict=True):
+            if isinstance(node, ast.AnnAssign):
+                is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+                texts[node.target.id] = after.value.value if is_text else None
+    return texts
+
+
+def classes():
+    found = set()
+    for name in NAMES:
+        reachable(importlib.import_module(module_of(name)).Options, found)
+    for cls in (StartConfig, Sweep, Arm, Plan):
+        reachable(cls, found)
+    for variants in (FAMILIES, PARTS, INTEGRATORS, ADAPTERS):
+        found |= {variants[name] for name in variants if dataclasses.fields(variants[name])}
+    return sorted(found, key=lambda cls: (cls.__module__, cls.__name__))
+
+
+@pytest.mark.parametrize("cls", classes(), ids=lambda c: f"{c.__module__}.{c.__name__}")
+def test_every_text_stands_alone(cls):
+    texts = texts_of(cls)
+    assert not [field.name for field in dataclasses.fields(cls) if not texts[field.name]]
+    leaning = {
+        name: text
+        for name, text in texts.items()
+        if any(re.search(pattern, text) for pattern in LEANS_ON_ANOTHER)
+    }
+    assert not leaning
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Of the choices.",
+        "The same for the look at the end.",
+        "As for `qkvflow validate`: steps, or also parameters or training FLOPs.",
+        "Its peak, after warm-up.",
+        "Largest of them, if sinusoidal.",
+        "A corpus or a path to text, as for `qkvflow train`.",
+    ],
+)
+def test_texts_that_were_there_once_would_be_refused(text):
+    assert any(re.search(pattern, text) for pattern in LEANS_ON_ANOTHER)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_has_help_that_says_what_it_does(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    with pytest.raises(SystemExit) as stop:
+        main([*name.split(), "--help"])
+    assert stop.value.code == 0
+    printed = capsys.readouterr().out
+    assert f"usage: qkvflow {name} " in printed
+    assert importlib.import_module(module_of(name)).__doc__.splitlines()[0] in printed
