@@ -7,7 +7,8 @@ from pathlib import Path
 from qkvflow.analysis.studies import Study
 from qkvflow.analysis.summary import CIRCUITS, change_in_words, main_numbers
 from qkvflow.analysis.tokens import STYLE, lens_table, sensitivity_strip, strip
-from qkvflow.report.page import Heading, Item, Paragraph, Picture, Rows, element, frame
+from qkvflow.report.page import Heading, Item, Paragraph, Picture, element, frame
+from qkvflow.report.table import Table
 
 HEADINGS = {
     "lyapunov": "Lyapunov exponents and sensitivity",
@@ -37,7 +38,7 @@ def write_page(contents: Contents, path: Path) -> None:
     parts = [element(Heading(contents.title, 1)), element(Paragraph(contents.about))]
     parts += [element(Paragraph(note)) for note in contents.notes]
     lines = tuple(line for name in _order(contents) for line in main_numbers(contents.studies[name]))
-    parts.append(element(Rows(("", ""), lines)))
+    parts.append(element(Table(("", ""), lines)))
     for name in _order(contents):
         parts.append(element(Heading(HEADINGS[name])))
         parts += _section(contents, name)
@@ -109,4 +110,4 @@ def _trends(contents: Contents, study: Study) -> list[str]:
         "head and the feed-forward map, with the gain of the norm before them folded in. Neighbouring "
         "depths are not independent: take the p-value of the rank correlation as an aid."
     )
-    return [element(Rows(head, rows)), element(Paragraph(reading))]
+    return [element(Table(head, rows)), element(Paragraph(reading))]
