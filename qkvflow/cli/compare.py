@@ -91,10 +91,10 @@ def result_table(results: Results, baselines: Mapping[str, float], title: str) -
     costs = tables.costs_of(results.summary, "standard")
     note = (
         "valid: nats per byte on all held-out text. compression: parameters of standard over those of "
-        "the model. MFLOP/token: forward. So few steps do not rank the models."
+        "the model. MFLOP: forward. So few steps do not rank the models."
     )
-    table = losses.only("model", "parameters", "valid", "bits/byte", note=note)
-    costs = costs.only("model", "compression", "MFLOP/token", "memory, MB", "ms/step")
+    table = losses.only("model", "parameters", "valid", "bits per byte", note=note)
+    costs = costs.only("model", "compression", "MFLOP per token", "memory, MB", "ms per step")
     return dataclasses.replace(table.beside(costs), title=title)
 
 

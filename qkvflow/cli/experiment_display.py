@@ -100,14 +100,14 @@ def tuned_table(choices: Choices) -> Table:
 
 def loss_table(summary: Mapping[str, Summary]) -> Table:
     """What every model reached, as 80 columns hold it."""
-    heads = ("model", "parameters", "valid", "95%", "bits/byte", "perplexity", "seeds")
+    heads = ("model", "parameters", "valid", "95%", "bits per byte", "perplexity", "seeds")
     note = "Nats per token on the whole valid split; half of Student's 95% interval over seeds."
     return tables.losses(summary, {}).only(*heads, note=note)
 
 
 def cost_table(summary: Mapping[str, Summary], reference: str) -> Table:
     """What every model costs, as 80 columns hold it."""
-    heads = ("model", "compression", "MFLOP/token", "training FLOP", "memory, MB", "ms/step")
+    heads = ("model", "compression", "MFLOP per token", "training FLOP", "memory, MB", "ms per step")
     note = f"Compression: parameters of {reference} over those of the model."
     return tables.costs_of(summary, reference).only(*heads, note=note)
 

@@ -81,11 +81,11 @@ def packed(out: Path) -> dict[str, Entry]:
     if not path.is_file():
         return {}
     stat = path.stat()
-    return _lines(path, stat.st_mtime_ns, stat.st_size)
+    return _lines(path, (stat.st_ino, stat.st_mtime_ns, stat.st_size))
 
 
 @functools.lru_cache(maxsize=16)
-def _lines(path: Path, _changed: int, _size: int) -> dict[str, Entry]:
+def _lines(path: Path, _version: tuple[int, ...]) -> dict[str, Entry]:
     lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
     return dict(_entry(line, f"{path}, line {number},") for number, line in lines)
 

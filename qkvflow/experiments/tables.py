@@ -27,7 +27,7 @@ def losses(summary: _Summaries, baselines: Mapping[str, float], length: int | No
     """What every model reached, and what n-grams of the same text reach."""
     best = pareto_optimal(summary)
     tested = any(row.test is not None for row in summary.values())
-    heads: Row = ("model", "parameters", "valid", "95%", "bits/byte", "perplexity", "seeds")
+    heads: Row = ("model", "parameters", "valid", "95%", "bits per byte", "perplexity", "seeds")
     heads += ("test",) * tested + ("Pareto-optimal",)
     rows = [
         (
@@ -199,8 +199,8 @@ def _equal_to(arm: RecordedArm) -> str:
 def costs(rows: Mapping[str, tuple[Costs, float]], reference: str) -> Table:
     """What every model costs: counted costs, and milliseconds per step."""
     base = rows.get(reference)
-    heads: Row = ("model", "parameters", "time networks", "compression", "MFLOP/token")
-    heads += ("training FLOP", "memory, MB", "ms/step")
+    heads: Row = ("model", "parameters", "time networks", "compression", "MFLOP per token")
+    heads += ("training FLOP", "memory, MB", "ms per step")
     table = tuple(
         (
             name,

@@ -98,22 +98,22 @@ def _latex(cell: str) -> str:
 def to_terminal(table: Table) -> RichTable:
     """For a console: numbers are never cut, words are folded where there is no room for them."""
     widths = [max(map(len, column)) for column in zip(table.heads, *table.rows)]
-    room = 1 if sum(widths) + 2 * len(widths) <= NARROW else 0
+    is_wide = sum(widths) + 2 * len(widths) > NARROW
     shown = RichTable(
         title=table.title or None,
         title_justify="left",
         caption=table.note or None,
         caption_justify="left",
         box=box.SIMPLE,
-        padding=(0, room, 0, 0),
+        padding=(0, 0 if is_wide else 1, 0, 0),
         pad_edge=False,
     )
     for i, head in enumerate(table.heads):
         if table.is_words(i):
             shown.add_column(head, overflow="fold")
         else:
-            cells = max((len(row[i]) for row in table.rows), default=0)
-            shown.add_column(head, justify="right", min_width=cells, overflow="fold")
+            above = head.replace(" ", "\n") if is_wide else head
+            shown.add_column(above, justify="right", no_wrap=True)
     for row in table.rows:
         shown.add_row(*row)
     return shown
