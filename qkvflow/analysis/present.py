@@ -9,7 +9,8 @@ from qkvflow.config import ConfigError
 from qkvflow.data import Tokenizer
 from qkvflow.files import FileError
 from qkvflow.models import LanguageModel, count_parameters
-from qkvflow.report.page import Heading, Paragraph, Rows, element, frame
+from qkvflow.report.page import Heading, Paragraph, element, frame
+from qkvflow.report.table import Table
 
 
 def obstacle(name: str, subject: Subject) -> ConfigError | None:
@@ -73,4 +74,4 @@ def _body(studies: Mapping[str, Study], figures: Path, tokenizer: Tokenizer) -> 
         sections.append(element(Heading(analysis.heading)))
         sections += analysis.text(study, tokenizer)
         sections += [element(picture) for picture in analysis.draw(study, figures)]
-    return [element(Rows(("", ""), tuple(lines))), *sections]
+    return [element(Table(("", ""), tuple(lines))), *sections]

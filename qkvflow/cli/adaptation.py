@@ -9,20 +9,19 @@ share the work. OUT/report.html shows what came out, OUT/summary.json has the nu
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import tyro
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from qkvflow.cli.experiment_display import Bars
 from qkvflow.data import default_cache_dir
 from qkvflow.finetune.figures import draw_study
-from qkvflow.finetune.page import study_page, with_half
+from qkvflow.finetune.page import losses_table, study_page
 from qkvflow.finetune.study import Study, run_study
 from qkvflow.report.page import write_both
+from qkvflow.report.table import to_terminal
 
 
 @dataclass(frozen=True)
@@ -43,22 +42,7 @@ def run(options: Options) -> None:
     with Bars(console) as bars:
         summary = run_study(options.study, options.out, bars)
     for direction, arms in summary["losses"].items():
-        console.print(table(direction, arms))
+        console.print(to_terminal(losses_table(f"Valid loss, {direction}", arms)))
     drawn = draw_study(summary, options.out / "figures")
     page, _ = write_both(study_page(options.study, summary, drawn), options.out)
     console.print(f"Written: {options.out / 'summary.json'}, {page}")
-
-
-def table(direction: str, arms: dict[str, Any]) -> Table:
-    """One row an arm, one column a depth: the mean over seeds, and the half-width of its interval."""
-    found = Table(
-        title=f"Valid loss, {direction}", title_justify="left", box=box.SIMPLE, pad_edge=False
-    )
-    found.add_column("", no_wrap=True)
-    depths = list(next(iter(arms.values())))
-    for depth in depths:
-        found.add_column(f"{depth} layers", justify="right")
-    for arm, rows in arms.items():
-        cells = (with_half(rows[depth]["mean"], rows[depth]["ci95"]) for depth in depths)
-        found.add_row(arm, *(cell.replace(" +- ", "±") for cell in cells))  # fits into 80 columns
-    return found

@@ -19,6 +19,7 @@ from qkvflow.config import ConfigError, nearest
 from qkvflow.files import read_json, write_json
 from qkvflow.models import MODELS
 from qkvflow.provenance import machine, versions
+from qkvflow.report.table import to_terminal
 
 ONCE = "once"
 """What is paid once: starting, compiling, memory."""
@@ -63,7 +64,7 @@ def run(options: Options) -> None:
             task = progress.add_task(contest.title, total=options.rounds)
             outcome = lines.measure(contest, options.rounds, partial(progress.advance, task))
             records["contests"][contest.key] = record = show.contest_record(outcome)
-            console.print(show.contest_table(record))
+            console.print(to_terminal(show.contest_table(record)))
             _write(records, options.out)
         for axis in axes:
             task = progress.add_task(f"Growth with {axis}", total=3 * len(growth.AXES[axis]))
@@ -72,10 +73,10 @@ def run(options: Options) -> None:
             _write(records, options.out)
         if once:
             records["once"] = _measure_once(progress)
-            console.print(show.once_table(records["once"]))
+            console.print(to_terminal(show.once_table(records["once"])))
             _write(records, options.out)
     if records["growth"]:
-        console.print(show.growth_table(records["growth"]))
+        console.print(to_terminal(show.growth_table(records["growth"])))
     console.print(f"Written: {options.out / 'bench.json'} and the figures beside it.")
 
 

@@ -6,22 +6,22 @@ the models differ in size, cost and start, not which is the better one: that is 
 `qkvflow experiment run` is for.
 """
 
-import math
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from qkvflow.cli.experiment_display import run_experiment, show_failures
+from qkvflow.experiments import tables
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.present import write_report
 from qkvflow.experiments.results import Results, write_pickle
-from qkvflow.experiments.summary import megabytes
 from qkvflow.files import write_json
 from qkvflow.models import MODELS
+from qkvflow.report.table import Table, to_terminal
 
 RESULTS = "tong_comparison_results"
 
@@ -73,62 +73,42 @@ def make_plan(options: Options) -> Plan:
     return Plan.of({"base": base, "arms": arms, "seeds": options.seeds, "reference": "standard"})
 
 
-def difference_table() -> Table:
+def models_table() -> Table:
     """What the named models are made of."""
-    table = Table(title="The named models", title_justify="left", box=box.SIMPLE)
-    for heading in ("model", "weights", "parts", "order", "step"):
-        table.add_column(heading, no_wrap=True)
-    for preset in MODELS.values():
-        parts = " + ".join(preset.parts)
-        table.add_row(preset.name, preset.weights, parts, preset.order, preset.integrator)
-    return table
-
-
-def result_table(results: Results, floors: dict[str, float], title: str) -> Table:
-    """What the runs showed, and what n-grams reach on the same text; 80 columns hold it."""
-    table = Table(
-        title=title,
-        title_justify="left",
-        caption="valid: nats a byte on all held-out text; b/B: bits a byte; ppl: perplexity;\n"
-        "x: standard's parameters over these; MFLOP: a token, forward; MB: memory.\n"
-        "So few steps do not rank the models.",
-        caption_justify="left",
-        box=box.SIMPLE,
-        padding=(0, 1, 0, 0),
+    rows = tuple(
+        (preset.name, preset.weights, " + ".join(preset.parts), preset.order, preset.integrator)
+        for preset in MODELS.values()
     )
-    table.add_column("model", no_wrap=True)
-    for heading in ("valid", "b/B", "ppl", "params", "x", "MFLOP", "ms/step", "MB"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    standard = results.summary.get("standard", {}).get("params")
-    for arm, row in results.summary.items():
-        table.add_row(
-            arm,
-            f"{row['loss_mean']:.3f}",
-            f"{row['bits_per_byte']:.2f}",
-            f"{row['perplexity']:.1f}",
-            f"{row['params']:,}",
-            f"{standard / row['params']:.2f}" if standard else "",
-            f"{row['flops_per_token'] / 1e6:.2f}",
-            f"{row['speed_median']:.0f}",
-            megabytes(row["memory_bytes"]),
-        )
-    for name, loss in floors.items():
-        table.add_row(name, f"{loss:.3f}", f"{loss / math.log(2):.2f}", f"{math.exp(loss):.1f}")
-    return table
+    heads = ("model", "weights", "parts", "order", "step")
+    return Table(heads, rows, "The named models", words=frozenset(heads))
+
+
+def result_table(results: Results, baselines: Mapping[str, float], title: str) -> Table:
+    """What the runs showed, and what n-grams reach on the same text; 80 columns hold it."""
+    losses = tables.losses(results.summary, baselines)
+    costs = tables.costs_of(results.summary, "standard")
+    note = (
+        "valid: nats per byte on all held-out text. compression: parameters of standard over those of "
+        "the model. MFLOP: forward. So few steps do not rank the models."
+    )
+    table = losses.only("model", "parameters", "valid", "bits per byte", note=note)
+    costs = costs.only("model", "compression", "MFLOP per token", "memory, MB", "ms per step")
+    return dataclasses.replace(table.beside(costs), title=title)
 
 
 def run(options: Options) -> int:
     """Print the two tables, with progress between them; write results and report."""
     console = Console()
     plan = make_plan(options)
-    console.print(difference_table())
+    console.print(to_terminal(models_table()))
     experiment = run_experiment(plan, options.out, console)
     results = experiment.results
     title = f"After {options.steps} steps of {options.batch_size} x {options.length} bytes"
-    console.print(result_table(results, experiment.floors, title))
+    console.print(to_terminal(result_table(results, experiment.baselines, title)))
     show_failures(console, results.failures, options.out)
-    write_json(Path(f"{RESULTS}.json"), results.summary)
-    write_pickle(Path(f"{RESULTS}.pkl"), results.summary)
+    summary = results.summary_to_json()
+    write_json(Path(f"{RESULTS}.json"), summary)
+    write_pickle(Path(f"{RESULTS}.pkl"), summary)
     page, _ = write_report([experiment], "Every named model, a few steps")
     console.print(f"Written: {RESULTS}.json, {RESULTS}.pkl. The report is {page}")
     return 1 if results.failures else 0

@@ -1,10 +1,9 @@
 """What the commands that run experiments have in common: a bar for each run, the tables."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -14,17 +13,19 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 
-from qkvflow.experiments.floors import ngram_floors
-from qkvflow.experiments.jobs import Job, Tuned
+from qkvflow.experiments import tables
+from qkvflow.experiments.baselines import ngram_baselines
+from qkvflow.experiments.jobs import Job
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.records import Record
+from qkvflow.experiments.recorded import RecordedPlan
+from qkvflow.experiments.records import Choices, Failed, Record
 from qkvflow.experiments.results import Experiment, read_experiment, write_results
 from qkvflow.experiments.reuse import check_others
 from qkvflow.experiments.runner import Watcher, complete, prepare
-from qkvflow.experiments.summary import megabytes
+from qkvflow.experiments.summary import Comparison, Summary
 from qkvflow.lock import waiting
+from qkvflow.report.table import Table, to_terminal
 from qkvflow.statistics import smallest_p_value
 from qkvflow.train import Sink
 
@@ -69,12 +70,12 @@ class Bars(Watcher):
     def end(self, job: Job, record: Record) -> None:
         self._bars.advance(self._all)
         name = f"{job.arm:<20} {job.out.name:<10}"
-        if record["status"] == "failed":
-            _print_error(self._bars.console, f"{name} failed: {record['error'].splitlines()[0]}")
+        if isinstance(record, Failed):
+            _print_error(self._bars.console, f"{name} failed: {record.sentence}")
         else:
-            loss, speed = record["valid"]["loss"], record["ms_per_step"]
-            origin = f"  from {record['taken_from'].split('/')[0]}" if "taken_from" in record else ""
-            line = f"{name} valid {loss:.4f}  {speed:.0f} ms/step{origin}"
+            source = record.origin.taken_from
+            origin = "" if source is None else f"  from {source.split('/')[0]}"
+            line = f"{name} valid {record.valid.loss:.4f}  {record.ms_per_step:.0f} ms/step{origin}"
             self._bars.console.print(line, highlight=False, markup=False)
 
 
@@ -90,113 +91,47 @@ class _RunBar(Sink):
         self._bars.update(self._task, completed=step, loss=f"loss {loss:.3f}")
 
 
-def tuned_table(tuned: Tuned) -> Table:
-    """The sweep: a row an arm, a column a learning rate, the choice marked."""
-    rates = sorted({rate for entry in tuned.values() for rate, _ in entry["sweep"]})
-    table = Table(
-        title="Valid loss by learning rate",
-        title_justify="left",
-        caption="*: chosen. !: chosen, at an end: it may do better outside.",
-        caption_justify="left",
-        box=box.SIMPLE,
-        padding=0,
-    )
-    table.add_column("arm", overflow="fold")
-    for rate in rates:
-        table.add_column(_short(rate), justify="right", no_wrap=True)
-    for arm, entry in tuned.items():
-        losses = dict(map(tuple, entry["sweep"]))
-        marks = {entry["learning_rate"]: "*" if entry["inside"] else "!"}
-        table.add_row(arm, *(_cell(losses.get(rate), marks.get(rate, " ")) for rate in rates))
-    return table
+def tuned_table(choices: Choices) -> Table:
+    """The sweep, as 80 columns hold it."""
+    table = tables.sweep(choices, digits=3)
+    note = "Valid loss by peak rate. *: chosen. !: chosen, at an end: it may do better outside."
+    return table.only(*table.heads[:-2], note=note)
 
 
-def _short(rate: float) -> str:
-    """As in 2.5e-4."""
-    digits, exponent = f"{rate:e}".split("e")
-    return f"{float(digits):g}e{int(exponent)}"
+def loss_table(summary: Mapping[str, Summary]) -> Table:
+    """What every model reached, as 80 columns hold it."""
+    heads = ("model", "parameters", "valid", "95%", "bits per byte", "perplexity", "seeds")
+    note = "Nats per token on the whole valid split; half of Student's 95% interval over seeds."
+    return tables.losses(summary, {}).only(*heads, note=note)
 
 
-def _cell(loss: float | None, mark: str) -> str:
-    return "failed" if loss is None else f"{loss:.3f}{mark}"
+def cost_table(summary: Mapping[str, Summary], reference: str) -> Table:
+    """What every model costs, as 80 columns hold it."""
+    heads = ("model", "compression", "MFLOP per token", "training FLOP", "memory, MB", "ms per step")
+    note = f"Compression: parameters of {reference} over those of the model."
+    return tables.costs_of(summary, reference).only(*heads, note=note)
 
 
-def summary_table(summary: dict[str, dict[str, Any]], title: str) -> Table:
-    """One row an arm: what it reached and what it costs."""
-    table = Table(
-        title=title,
-        title_justify="left",
-        caption="b/B: bits a byte; MFLOP: a token; ms: a step; MB: memory; n: seeds.",
-        caption_justify="left",
-        box=box.SIMPLE,
-        padding=(0, 1, 0, 0),
-    )
-    table.add_column("arm", overflow="fold")
-    for heading in ("valid", "+-", "b/B", "params", "MFLOP", "ms", "MB", "n"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for arm, row in summary.items():
-        half = row["loss_ci95"]
-        table.add_row(
-            arm,
-            f"{row['loss_mean']:.4f}",
-            "" if half is None else f"{half:.4f}",
-            f"{row['bits_per_byte']:.3f}",
-            f"{row['params']:,}",
-            f"{row['flops_per_token'] / 1e6:.2f}",
-            f"{row['speed_median']:.0f}",
-            megabytes(row["memory_bytes"]),
-            str(row["num_seeds"]),
-        )
-    return table
+def difference_table(plan: RecordedPlan, tests: Sequence[Comparison]) -> Table:
+    """Every pair, as 80 columns hold it."""
+    note = f"p: paired t-test; Holm: of {tests[0].family} pairs; flips: of signs"
+    pairs = max(len(test.seeds) for test in tests)
+    if pairs > 1:
+        note += f", which with {pairs} seeds cannot go below {smallest_p_value(pairs):.4g}"
+    if not all(test.paired for test in tests):
+        note += ". Where n is a sum: too few seeds in common, not paired (Welch's test)"
+    heads = ("pair", "n", "difference", "95%", "p", "p (Holm)", "p (flips)")
+    note += ". Equivalence, size, power: see the report."
+    return tables.differences(plan, tests).only(*heads, note=note)
 
 
-def test_table(tests: Sequence[dict[str, Any]]) -> Table:
-    """Every pair: difference of valid losses, its interval, p-values."""
-    paired = [test for test in tests if test["paired"]]
-    caption = f"p: paired t-test; Holm: of {tests[0]['comparisons_in_family']} pairs; flips: of signs"
-    if paired:
-        pairs = max(len(test["seeds"]) for test in paired)
-        caption += f", which with {pairs}\nseeds cannot go below {smallest_p_value(pairs):.4g}"
-    if len(paired) < len(tests):
-        caption += ".\n~: too few seeds in common, not paired (Welch's test)"
-    table = Table(
-        title="Differences of valid losses",
-        title_justify="left",
-        caption=f"{caption}. Equivalence, size, power: see report.",
-        caption_justify="left",
-        box=box.SIMPLE,
-        padding=0,
-    )
-    for heading in ("first", "second"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("diff", "95%", "p", "Holm", "flips"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for test in tests:
-        low, high = test["difference_ci95"]
-        table.add_row(
-            test["model1"],
-            test["model2"],
-            f"{'' if test['paired'] else '~'}{test['difference']:+.4f}",
-            f"{low:+.3f} {high:+.3f}",
-            _p_value(test["p_value"]),
-            _p_value(test["p_value_holm"]),
-            _p_value(test["p_value_sign_flip"]),
-        )
-    return table
-
-
-def _p_value(p: float | None) -> str:
-    if p is None:
-        return ""
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def show_failures(console: Console, failed: Sequence[dict[str, Any]], out: Path) -> None:
+def show_failures(console: Console, failed: Sequence[Failed], out: Path) -> None:
     """A sentence for each run that failed."""
     for failure in failed:
-        first = failure["error"].splitlines()[0]
-        where = out / "runs" / failure["arm"] / f"seed-{failure['seed']}.json"
-        _print_error(console, f"{failure['arm']}, seed {failure['seed']} failed: {first} ({where})")
+        where = out / "runs" / failure.arm / f"seed-{failure.seed}.json"
+        _print_error(
+            console, f"{failure.arm}, seed {failure.seed} failed: {failure.sentence} ({where})"
+        )
 
 
 def _print_error(console: Console, text: str) -> None:
@@ -219,7 +154,7 @@ def run_experiment(
     data = prepare(plan, out, reference)
     with Bars(console) as bars:
         complete(plan, out, bars, reuse)
-    ngram_floors(data, out)
+    ngram_baselines(data, out)
     with waiting(out / ".results.claim"):  # what was read last is written last
         experiment = read_experiment(out)
         write_results(experiment)
@@ -229,11 +164,11 @@ def run_experiment(
 def show_experiment(experiment: Experiment, console: Console) -> int:
     """Show the tables of an experiment; the exit code, 1 if a run failed."""
     results, out = experiment.results, experiment.out
-    if experiment.tuned:
-        console.print(tuned_table(experiment.tuned))
-    console.print(summary_table(results.summary, "Loss on the whole valid split, and costs"))
-    if results.tests:
-        console.print(test_table(results.tests))
+    shown = [tuned_table(experiment.choices)] if experiment.choices else []
+    shown += [loss_table(results.summary), cost_table(results.summary, experiment.plan.reference)]
+    shown += [difference_table(experiment.plan, results.tests)] if results.tests else []
+    for table in shown:
+        console.print(to_terminal(table))
     show_failures(console, results.failures, out)
     if experiment.plan.test:
         console.print("The test split is opened, once a run, when it has ended: see the report.")

@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
+from qkvflow.experiments.store import Gates, gates_like, loose_gates
 from qkvflow.models import LanguageModel
 from qkvflow.models.paths import nodes_of
 from qkvflow.nn.dynamic import map_name
 from qkvflow.nn.families import Gated
-
-Gates = dict[str, np.ndarray]
-"""By the name of a map: an array [layer, gate]."""
 
 
 def gates_of(model: LanguageModel, times: np.ndarray | None = None) -> Gates:
@@ -26,20 +24,19 @@ def gates_of(model: LanguageModel, times: np.ndarray | None = None) -> Gates:
     }
 
 
-def save_gates(model: LanguageModel, path: Path) -> None:
-    """Write the gates of a model that has some."""
+def save_gates(model: LanguageModel, out: Path, place: str) -> None:
+    """Keep the gates of the run at a place of an experiment, if its model has some."""
     if not model.integrator.has_grid:
         return
     gates = gates_of(model)
     if gates:
-        save_file(gates, path)
+        save_file(gates, loose_gates(out, place))
 
 
 def read_gates(out: Path, arm: str) -> dict[int, Gates]:
     """By seed, the gates of the runs of an arm of the experiment in a directory; empty without any."""
-    paths = (out / "runs" / arm).glob("seed-*.gates.safetensors")
-    found = {int(path.name.split(".")[0].removeprefix("seed-")): load_file(path) for path in paths}
-    return dict(sorted(found.items()))
+    found = gates_like(out, f"runs/{arm}/seed-*")
+    return {int(place.rpartition("-")[2]): gates for place, gates in found.items()}
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,16 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from qkvflow.config import ConfigError, RunConfig
 from qkvflow.data import TokenDataset
 from qkvflow.experiments.matching import matched_run
 from qkvflow.experiments.plan import Plan, Sweep, with_learning_rate
-from qkvflow.experiments.records import Record
-from qkvflow.files import FileError, read_json
+from qkvflow.experiments.recording import table_of
+from qkvflow.experiments.records import Choices, Failed, Record
+from qkvflow.experiments.store import read_record
+from qkvflow.files import FileError
 from qkvflow.train.step import Learner
-
-Tuned = dict[str, dict[str, Any]]
-"""By arm: learning_rate, whether it lies inside, and the sweep."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,10 @@ class Job:
 
     arm: str
     run: RunConfig
-    out: Path
+    root: Path
+    """Directory of the experiment."""
+    place: str
+    """Where it is in there, such as runs/ARM/seed-0."""
     digest: str | None = None
     """Of the text, where it is known before the run."""
     test: bool = False
@@ -32,9 +33,9 @@ class Job:
     """Why it cannot be run."""
 
     @property
-    def record_path(self) -> Path:
-        """Where its record is."""
-        return self.out.with_name(f"{self.out.name}.json")
+    def out(self) -> Path:
+        """Directory of the run."""
+        return self.root / self.place
 
     @property
     def claim(self) -> Path:
@@ -43,25 +44,25 @@ class Job:
 
     def record(self) -> Record | None:
         """What is known of it, if it has ended."""
-        return read_json(self.record_path) if self.record_path.is_file() else None
+        return read_record(self.root, self.place)
 
     @property
     def is_finished(self) -> bool:
         """Whether it need not be run again."""
         record = self.record()
-        if record is None or record["status"] != "finished":
+        if record is None or isinstance(record, Failed):
             return False
-        if RunConfig.from_dict(record["run"]) != self.run:  # fields that came later have defaults
+        if record.run != table_of(self.run):
             raise FileError(
-                f"{self.record_path} is of a run with other settings. Restore the plan it was made "
-                "with, or choose another directory with --out."
+                f"The record of {self.out} is of a run with other settings. Restore the plan it was "
+                "made with, or choose another directory with --out."
             )
-        if self.digest not in (None, record["data_digest"]):
+        if self.digest not in (None, record.data_digest):
             raise FileError(
-                f"{self.record_path} is of a run on another text: {self.run.data} has changed. Restore "
-                "it, or choose another directory with --out."
+                f"The record of {self.out} is of a run on another text: {self.run.data} has changed. "
+                "Restore it, or choose another directory with --out."
             )
-        return record["test"] is not None or not self.test
+        return record.test is not None or not self.test
 
 
 def check_runs(plan: Plan, vocab_size: int) -> None:
@@ -91,35 +92,35 @@ def sweep_jobs(plan: Plan, out: Path, data: TokenDataset) -> list[Job]:
     for arm in plan.arms:
         run = _sweep_run(matched_run(plan, arm, data.tokenizer.vocab_size), plan.sweep)
         for rate in plan.sweep.learning_rates:
-            place = out / "sweep" / arm.name / f"lr-{rate:g}"
-            jobs.append(Job(arm.name, with_learning_rate(run, rate), place, data.digest))
+            place = f"sweep/{arm.name}/lr-{rate:g}"
+            jobs.append(Job(arm.name, with_learning_rate(run, rate), out, place, data.digest))
     return jobs
 
 
 def _sweep_run(run: RunConfig, sweep: Sweep) -> RunConfig:
     """A run as short as those of the sweep.
 
-    Rates are told apart by the part of the valid split that curves are of: looking at all of it takes
+    Rates are told apart by the part of the valid split that curves are of: evaluating all of it takes
     a good part of so short a run.
     """
     return dataclasses.replace(run, steps=sweep.steps, seed=sweep.seed, final_tokens=run.eval_tokens)
 
 
-def run_jobs(plan: Plan, out: Path, data: TokenDataset, tuned: Tuned) -> list[Job]:
+def run_jobs(plan: Plan, out: Path, data: TokenDataset, choices: Choices) -> list[Job]:
     """Every arm with every seed; all arms of a seed before the next seed."""
     runs = {arm.name: matched_run(plan, arm, data.tokenizer.vocab_size) for arm in plan.arms}
     problems: dict[str, str] = {}
-    for name, entry in tuned.items():
-        rate = entry["learning_rate"]
-        if rate is None:
+    for name, choice in choices.items():
+        if choice.learning_rate is None:
             problems[name] = "It has no learning rate: every run of its sweep failed."
         else:
-            runs[name] = with_learning_rate(runs[name], rate)
+            runs[name] = with_learning_rate(runs[name], choice.learning_rate)
     return [
         Job(
             arm.name,
             dataclasses.replace(runs[arm.name], seed=seed),
-            out / "runs" / arm.name / f"seed-{seed}",
+            out,
+            f"runs/{arm.name}/seed-{seed}",
             data.digest,
             test=plan.test,
             keep_gates=True,

@@ -3,31 +3,34 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from qkvflow.experiments import figures
-from qkvflow.experiments.report import experiment_page, side_by_side
+from qkvflow.experiments import figures, tables
+from qkvflow.experiments.report import experiment_page
 from qkvflow.experiments.results import Experiment, Results
 from qkvflow.files import write_text
 from qkvflow.report.page import Heading, Item, write_both
+from qkvflow.report.table import to_latex
 
 
 def draw_all(experiment: Experiment, directory: Path) -> dict[str, Path]:
     """Draw every figure that the records allow; their png files by name."""
     results, drawn = experiment.results, []
     if results.summary:
-        figures.draw_performance(results.summary, directory, experiment.floors)
+        figures.draw_performance(results.summary, directory, experiment.baselines)
         figures.draw_efficiency(results.summary, directory)
         figures.draw_speed(results.summary, directory)
-        figures.draw_curves(experiment.records, directory, experiment.floors, experiment.plan.reference)
+        figures.draw_curves(
+            experiment.records, directory, experiment.baselines, experiment.plan.reference
+        )
         drawn += ["statistical_performance", "efficiency_with_error", "speed_comparison"]
         drawn += ["learning_curves"]
-    if any(experiment.plan.reference in (t["model1"], t["model2"]) for t in results.tests):
+    if any(experiment.plan.reference in (t.first, t.second) for t in results.tests):
         figures.draw_forest(results.tests, experiment.plan.reference, directory)
         drawn += ["forest"]
-    if experiment.tuned:
-        figures.draw_sweep(experiment.tuned, directory)
+    if experiment.choices:
+        figures.draw_sweep(experiment.choices, directory)
         drawn += ["sweep"]
     if experiment.gates:
-        arm = min(experiment.gates, key=lambda name: results.summary[name]["loss_mean"])
+        arm = min(experiment.gates, key=lambda name: results.summary[name].loss.mean)
         seed, gates = next(iter(experiment.gates[arm].items()))
         figures.draw_gates(gates, f"{arm}, seed {seed}", directory)
         drawn += ["gates"]
@@ -35,21 +38,12 @@ def draw_all(experiment: Experiment, directory: Path) -> dict[str, Path]:
 
 
 def write_table(results: Results, path: Path) -> None:
-    """The table of losses as LaTeX."""
-    lines = [
-        r"\begin{tabular}{lrrrr}",
-        r"\hline",
-        r"model & parameters & valid loss & bits per byte & ms per step \\",
-        r"\hline",
-    ]
-    for arm, row in results.summary.items():
-        half = "" if row["loss_ci95"] is None else rf" $\pm$ {row['loss_ci95']:.4f}"
-        name = arm.replace("_", r"\_")
-        lines.append(
-            rf"{name} & {row['params']:,} & {row['loss_mean']:.4f}{half} & "
-            rf"{row['bits_per_byte']:.3f} & {row['speed_median']:.0f} \\"
-        )
-    write_text(path, "\n".join([*lines, r"\hline", r"\end{tabular}", ""]))
+    """The tables of losses and of costs as LaTeX."""
+    reached = tables.losses(results.summary, {})
+    costs = tables.costs_of(results.summary, "").only(
+        "model", "MFLOP per token", "memory, MB", "ms per step"
+    )
+    write_text(path, to_latex(reached.beside(costs)))
 
 
 def write_report(
@@ -71,7 +65,7 @@ def page_of_several(
 ) -> list[Item]:
     """A table of their losses, then one after the other, each under its directory's name."""
     losses = {name_of(experiment.out): experiment.results for experiment in experiments}
-    page: list[Item] = [Heading(title, 1), *side_by_side(losses)]
+    page: list[Item] = [Heading(title, 1), tables.side_by_side(losses)]
     for experiment, drawn in zip(experiments, pictures, strict=True):
         page += experiment_page(name_of(experiment.out), experiment, drawn)
     return page

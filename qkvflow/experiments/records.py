@@ -1,117 +1,268 @@
-"""What is kept of a run when it has ended: one small JSON file with all that a claim needs."""
+"""What is kept of a run when it has ended, typed; as JSON it names the version of its schema.
 
-import itertools
-import math
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+Schema 1 says nothing of a schema, and its runs are of the first layout. Schema 2 says which layout of
+`config.history` its run has. Reading brings a run to the layout of today, as a plain table: a switch
+that is no longer there can still be read, reported and packed; only running needs a `RunConfig`.
+"""
 
-import numpy as np
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
-from qkvflow.config import RunConfig
-from qkvflow.experiments.matching import shapes_of
-from qkvflow.models import count_parameters, forward_flops, training_flops
-from qkvflow.provenance import machine, now, versions
-from qkvflow.train import Evaluation, TrainingError, read_metrics
+from qkvflow.config import history
+from qkvflow.files import FileError
 
-Record = dict[str, Any]
+SCHEMA = 2
+"""Of the records that are written now; older ones are read."""
+T = TypeVar("T")
+Json = dict[str, Any]
 
 
-def finished_record(
-    arm: str,
-    run: RunConfig,
-    out: Path,
-    data_digest: str,
-    costs: dict[str, Any],
-    *,
-    began: str,
-    test: Evaluation | None,
-) -> Record:
-    """The record of a run that has taken all its steps.
+@dataclass(frozen=True)
+class Evaluation:
+    """The loss on a split, in nats per token."""
+
+    loss: float
+    bits_per_byte: float
+    standard_error: float | None
+    """None: of a single window there is none."""
+    whole: bool
+    """Whether all of the split was read."""
+    tokens: int | None
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a run costs; all but the memory follows from shapes."""
+
+    parameters: int
+    time_network_parameters: int
+    flops_per_token: float
+    training_flops: float
+    memory_bytes: int | None = None
+    """Of a step, as the compiler plans it; None where it does not say."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where and when a run was made."""
+
+    versions: Mapping[str, str]
+    machine: Mapping[str, Any]
+    began: str
+    ended: str
+    taken_from: str | None = None
+    """Experiment and place of the record that this one is a copy of."""
+
+
+class Point(NamedTuple):
+    """One evaluation during training, on a fixed part of the valid split."""
+
+    step: int
+    seconds: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has taken all its steps."""
+
+    arm: str
+    seed: int
+    run: Json
+    """All its settings, in today's layout."""
+    origin: Origin
+    data_digest: str
+    valid: Evaluation
+    test: Evaluation | None
+    costs: Costs
+    seconds: float
+    ms_per_step: float
+    curve: tuple[Point, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def learning_rate(self) -> float:
+        """The peak that it was trained with."""
+        return _learning_rate(self.run)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A run that ended with an error."""
+
+    arm: str
+    seed: int
+    run: Json
+    origin: Origin
+    error: str
+    """Its first line is the sentence, the rest is where it came from."""
+
+    @property
+    def learning_rate(self) -> float:
+        """The peak that it was to be trained with."""
+        return _learning_rate(self.run)
+
+    @property
+    def sentence(self) -> str:
+        """What went wrong, on one line."""
+        return self.error.splitlines()[0]
+
+
+Record = Finished | Failed
+
+
+def finished(records: Iterable[Record]) -> list[Finished]:
+    """Those that have taken all their steps."""
+    return [record for record in records if isinstance(record, Finished)]
+
+
+def by_arm(records: Iterable[Record]) -> dict[str, list[Finished]]:
+    """The finished runs of every arm that has some."""
+    found: dict[str, list[Finished]] = {}
+    for record in finished(records):
+        found.setdefault(record.arm, []).append(record)
+    return found
+
+
+def _learning_rate(run: Json) -> float:
+    return run["optimizer"]["learning_rate"]
+
+
+def record_to_json(record: Record) -> Json:
+    """A record of schema 2, as plain values."""
+    origin = dataclasses.asdict(record.origin)
+    taken = {"taken_from": source} if (source := origin.pop("taken_from")) is not None else {}
+    head = {"schema": SCHEMA, "layout": history.VERSION, "arm": record.arm, "seed": record.seed}
+    if isinstance(record, Failed):
+        return {**head, "status": "failed", "run": record.run, **origin, "error": record.error, **taken}
+    return {
+        **head,
+        "status": "finished",
+        "run": record.run,
+        **origin,
+        "data_digest": record.data_digest,
+        "valid": dataclasses.asdict(record.valid),
+        "test": record.test and dataclasses.asdict(record.test),
+        **dataclasses.asdict(record.costs),
+        "seconds": record.seconds,
+        "ms_per_step": record.ms_per_step,
+        "curve": [list(point) for point in record.curve],
+        "notes": list(record.notes),
+        **taken,
+    }
+
+
+def record_of_json(content: Any, where: str) -> Record:
+    """The record that plain values of schema 1 or 2 describe; `where` they are from is for errors.
 
     Raises:
-        TrainingError: its loss is not finite.
+        FileError: they are of no such record, or of a newer schema.
     """
-    metrics = read_metrics(out / "metrics.jsonl")
-    final = [record for record in metrics if record["kind"] == "final"][-1]
-    memory = [record["memory_bytes"] for record in metrics if record["kind"] == "compiled"]
-    losses = [final["loss"]] + ([] if test is None else [test.loss])
-    if not all(loss is not None and math.isfinite(loss) for loss in losses):
-        raise TrainingError("The loss is not finite at the end; try a smaller learning rate.")
+    return reading(_record, content, where, "the record of a run")
+
+
+def reading(make: Callable[[Any], T], content: Any, where: str, what: str) -> T:
+    """What plain values describe, or a sentence about what they lack."""
+    try:
+        return make(content)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, FileError):
+            raise FileError(f"{where} {error}") from error
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise FileError(f"{where} is not {what}: {reason}.") from error
+
+
+def _record(content: Json) -> Record:
+    schema = content.get("schema", 1)
+    if not isinstance(schema, int) or not 1 <= schema <= SCHEMA:
+        raise FileError(
+            f"has schema {schema!r}; this version reads up to {SCHEMA}. Install a newer one."
+        )
+    layout = content["layout"] if schema > 1 else 1
+    head = {
+        "arm": content["arm"],
+        "seed": content["seed"],
+        "run": history.current_run(content["run"], layout),
+        "origin": _part(Origin, content),
+    }
+    if content["status"] == "failed":
+        return Failed(**head, error=content["error"])
+    return Finished(
+        **head,
+        data_digest=content["data_digest"],
+        valid=_part(Evaluation, content["valid"]),
+        test=content["test"] and _part(Evaluation, content["test"]),
+        costs=_part(Costs, content),
+        seconds=content["seconds"],
+        ms_per_step=content["ms_per_step"],
+        curve=tuple(Point(*point) for point in content["curve"]),
+        notes=tuple(content["notes"]),
+    )
+
+
+def _part(kind: type[T], content: Json) -> T:
+    """The fields of a dataclass, out of a table that has others, too; what has a default may lack."""
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    needed = [field.name for field in fields if field.default is dataclasses.MISSING]
+    given = {field.name: content[field.name] for field in fields if field.name in content}
+    return kind(**{name: content[name] for name in needed} | given)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The learning rate of an arm, and the sweep that it was chosen by."""
+
+    learning_rate: float | None
+    """None: every run of the sweep failed."""
+    inside: bool
+    """Whether it lies inside of the range that was tried, not at an end."""
+    sweep: tuple[tuple[float, float | None], ...]
+    """Learning rates, rising, each with its valid loss; None where the run failed."""
+
+    @staticmethod
+    def of(sweep: Iterable[tuple[float, float | None]]) -> "Choice":
+        """The best of a sweep."""
+        ordered = tuple(sorted(sweep))
+        known = [(loss, rate) for rate, loss in ordered if loss is not None]
+        best = min(known)[1] if known else None
+        return Choice(best, best is not None and ordered[0][0] < best < ordered[-1][0], ordered)
+
+
+Choices = Mapping[str, Choice]
+"""By arm."""
+
+
+def chosen(records: Sequence[Record]) -> dict[str, Choice]:
+    """The best learning rate of each arm of which these are the runs of the sweep."""
+    sweeps: dict[str, list[tuple[float, float | None]]] = {}
+    for record in records:
+        loss = record.valid.loss if isinstance(record, Finished) else None
+        sweeps.setdefault(record.arm, []).append((record.learning_rate, loss))
+    return {arm: Choice.of(sweep) for arm, sweep in sweeps.items()}
+
+
+def choices_to_json(choices: Choices) -> Json:
+    """Choices by arm, as plain values."""
+    return {arm: dataclasses.asdict(choice) for arm, choice in choices.items()}
+
+
+def choices_of_json(content: Any, where: str) -> dict[str, Choice]:
+    """The choices that plain values describe; `where` they are from is for errors."""
+    return reading(_choices, content, where, "a table of learning rates")
+
+
+def _choices(content: Json) -> dict[str, Choice]:
     return {
-        **_head(arm, run, began, "finished"),
-        "data_digest": data_digest,
-        "valid": _evaluation(final),
-        "test": None if test is None else _evaluation(vars(test)),
-        **costs,
-        "memory_bytes": memory[-1] if memory else None,
-        "seconds": final["seconds"],
-        "ms_per_step": milliseconds_per_step(metrics),
-        "curve": [
-            [record["step"], record["seconds"], record["loss"]]
-            for record in metrics
-            if record["kind"] == "valid" and record["loss"] is not None
-        ],
-        "notes": [record["text"] for record in metrics if record["kind"] == "note"],
+        arm: Choice(entry["learning_rate"], entry["inside"], tuple(map(tuple, entry["sweep"])))
+        for arm, entry in content.items()
     }
 
 
-def failed_record(arm: str, run: RunConfig, *, began: str, error: str) -> Record:
-    """The record of a run that ended with an error."""
-    return {**_head(arm, run, began, "failed"), "error": error}
+@dataclass(frozen=True)
+class NGramBaselines:
+    """The loss of n-grams on the valid split, by name, and the text that they are of."""
 
-
-def _head(arm: str, run: RunConfig, began: str, status: str) -> Record:
-    return {
-        "arm": arm,
-        "seed": run.seed,
-        "status": status,
-        "run": run.to_dict(),
-        "versions": versions(),
-        "machine": machine(),
-        "began": began,
-        "ended": now(),
-    }
-
-
-def _evaluation(values: dict[str, Any]) -> dict[str, Any]:
-    error = values["standard_error"]  # of a single window there is none
-    return {
-        **{name: values[name] for name in ("loss", "bits_per_byte", "whole")},
-        "standard_error": error if error is not None and math.isfinite(error) else None,
-        "tokens": values.get("evaluated_tokens", values.get("tokens")),
-    }
-
-
-def costs(run: RunConfig, vocab_size: int) -> dict[str, Any]:
-    """Parameters and operations of a run; they depend on shapes only."""
-    model = shapes_of(run, vocab_size)
-    parameters = count_parameters(model)
-    step_tokens = run.batch_size * run.length
-    return {
-        "parameters": parameters.total,
-        "time_network_parameters": parameters.time_network,
-        "flops_per_token": forward_flops(model, run.batch_size, run.length) / step_tokens,
-        "training_flops": run.steps * training_flops(model, run.batch_size, run.length),
-    }
-
-
-def milliseconds_per_step(metrics: Sequence[dict[str, Any]]) -> float:
-    """The median over the intervals between lines of the curve, within one process.
-
-    Of a run with a single line it is the mean over its steps.
-    """
-    places: list[tuple[int, float] | None] = [
-        (record["step"], record["seconds"]) if record["kind"] == "train" else None
-        for record in metrics
-        if record["kind"] in ("train", "start")
-    ]
-    speeds = [
-        (there[1] - here[1]) / (there[0] - here[0])
-        for here, there in itertools.pairwise(places)
-        if here is not None and there is not None and there[0] > here[0]
-    ]
-    if speeds:
-        return 1e3 * float(np.median(speeds))
-    last = [record for record in metrics if record["kind"] == "train"][-1]
-    return 1e3 * last["seconds"] / last["step"]
+    data_digest: str
+    valid: Mapping[str, float]

@@ -1,35 +1,46 @@
-"""The files that an experiment leaves behind, and reading them back.
+"""What lies in the directory of an experiment, read back and checked.
 
 OUT/plan.yaml                    what was compared
-OUT/tuned.json                   the sweep over learning rates
-OUT/runs/ARM/seed-0.json         the record of every run
+OUT/records.jsonl                all that was recorded, once packed; before that, see `store`
 OUT/statistics_summary.json      every arm
 OUT/significance_tests.json      every pair of arms
 OUT/seed_0.json .pkl             the records of a seed
-OUT/floors.json                  n-grams of the same text
 """
 
-import dataclasses
 import pickle
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from qkvflow.config import RunConfig
-from qkvflow.config.yaml_files import read_yaml
-from qkvflow.experiments.gates import Gates, read_gates
-from qkvflow.experiments.plan import Arm, Plan, with_learning_rate
-from qkvflow.experiments.records import Record
+from qkvflow.config import ConfigError, RunConfig
+from qkvflow.experiments.baselines import read_baselines
+from qkvflow.experiments.gates import read_gates
+from qkvflow.experiments.plan import Arm, Plan
+from qkvflow.experiments.recorded import RecordedArm, RecordedPlan, recorded_plan, unlike
+from qkvflow.experiments.records import (
+    Choice,
+    Choices,
+    Failed,
+    Finished,
+    Json,
+    Record,
+    choices_of_json,
+    record_of_json,
+    record_to_json,
+)
+from qkvflow.experiments.store import RUNS, SWEEP, Gates, places_like, read_place
 from qkvflow.experiments.summary import (
-    failures,
+    Comparison,
+    Summary,
     losses_by_arm,
     significance_tests,
     statistics_summary,
 )
-from qkvflow.files import FileError, read_json, write_bytes, write_json, write_text
+from qkvflow.files import FileError, write_bytes, write_json, write_text
 from qkvflow.lock import waiting
 
 
@@ -37,12 +48,21 @@ from qkvflow.lock import waiting
 class Results:
     """What the runs of an experiment say together."""
 
-    summary: dict[str, dict[str, Any]]
-    tests: list[dict[str, Any]]
+    summary: dict[str, Summary]
+    """Every arm that has a finished run."""
+    tests: list[Comparison]
     """On the valid split."""
-    on_test: list[dict[str, Any]]
+    on_test: list[Comparison]
     """The same on the test split, where it was opened."""
-    failures: list[dict[str, Any]]
+    failures: list[Failed]
+
+    def summary_to_json(self) -> dict[str, Json]:
+        """What OUT/statistics_summary.json has."""
+        return {arm: row.to_json() for arm, row in self.summary.items()}
+
+    def tests_to_json(self) -> list[Json]:
+        """What OUT/significance_tests.json has."""
+        return [test.to_json() for test in self.tests + self.on_test]
 
 
 @dataclass(frozen=True)
@@ -50,10 +70,12 @@ class Experiment:
     """All that lies in the directory of an experiment."""
 
     out: Path
-    plan: Plan
+    plan: RecordedPlan
     records: list[Record]
-    tuned: dict[str, dict[str, Any]] | None
-    floors: dict[str, float]
+    choices: Choices = field(default_factory=dict)
+    """Learning rates by arm, where they were swept."""
+    baselines: Mapping[str, float] = field(default_factory=dict)
+    """What n-grams reach on the valid split, by name."""
 
     @cached_property
     def gates(self) -> dict[str, dict[int, Gates]]:
@@ -70,7 +92,8 @@ class Experiment:
         tests, on_test = (
             significance_tests(self.plan, self.records, split) for split in ("valid", "test")
         )
-        return Results(statistics_summary(self.records), tests, on_test, failures(self.records))
+        failures = [record for record in self.records if isinstance(record, Failed)]
+        return Results(statistics_summary(self.records), tests, on_test, failures)
 
 
 def save_plan(plan: Plan, out: Path, reference: str | None = None) -> None:
@@ -86,14 +109,14 @@ def save_plan(plan: Plan, out: Path, reference: str | None = None) -> None:
     with waiting(out / ".plan.claim"):
         fields = dict(plan.fields)
         if path.is_file():
-            there = Plan.of(read_yaml(path))
+            there = recorded_plan(out)
             _check_same_experiment(there, plan, out)
             fields["arms"] = {**there.fields["arms"], **fields["arms"]}
             fields["reference"] = reference or there.reference
         write_text(path, yaml.safe_dump(fields, sort_keys=False))
 
 
-def _check_same_experiment(there: Plan, here: Plan, out: Path) -> None:
+def _check_same_experiment(there: RecordedPlan, here: Plan, out: Path) -> None:
     problems = _changed(there, here)
     if problems:
         raise FileError(
@@ -102,7 +125,7 @@ def _check_same_experiment(there: Plan, here: Plan, out: Path) -> None:
         )
 
 
-def _changed(there: Plan, here: Plan) -> list[str]:
+def _changed(there: RecordedPlan, here: Plan) -> list[str]:
     """What cannot change once there may be results; the margin must not follow them."""
     problems = [
         f"{name} is {getattr(there, name)} there and {getattr(here, name)} here"
@@ -115,96 +138,121 @@ def _changed(there: Plan, here: Plan) -> list[str]:
         problems.append("its test split is opened, here it is not")
     known = {arm.name: arm for arm in there.arms}
     problems += [
-        f"{arm.name} has other settings there" for arm in here.arms if known.get(arm.name, arm) != arm
+        f"{arm.name} has other settings there"
+        for arm in here.arms
+        if arm.name in known and not _is_same(known[arm.name], arm)
     ]
     if not problems and there.fields.get("base") != here.fields.get("base"):
         problems.append("base has other settings there")
     return problems
 
 
+def _is_same(there: RecordedArm, here: Arm) -> bool:
+    matches = [(arm.parameters_of, arm.flops_of) for arm in (there, here)]
+    try:
+        return matches[0] == matches[1] and RunConfig.from_dict(there.table) == here.run
+    except ConfigError:  # it has a switch that is no longer there, which nothing here can have
+        return False
+
+
 def read_experiment(out: Path) -> Experiment:
-    """What lies in a directory, finished or not.
+    """What lies in a directory, finished or not, packed or not.
 
     Raises:
         FileError: no experiment, or none of its runs has ended.
     """
-    if not (out / "plan.yaml").is_file():
-        raise FileError(
-            f"{out} is no experiment: it has no plan.yaml. Run qkvflow experiment run first."
-        )
-    plan = Plan.of(read_yaml(out / "plan.yaml"))
-    paths = [
-        path
-        for arm in plan.arms
-        for path in sorted((out / "runs" / arm.name).glob("seed-*.json"), key=_natural)
-    ]
-    if not paths:
-        raise FileError(
-            f"{out} has no run that has ended. Run qkvflow experiment run --out {out} first."
-        )
-    tuned, floors = (
-        read_json(path) if path.is_file() else None
-        for path in (out / "tuned.json", out / "floors.json")
-    )
-    records = {path: read_json(path) for path in paths}
-    _check_records(plan, records)
-    _check_settings(records, tuned or {})
+    plan = recorded_plan(out)
+    order = {name: i for i, name in enumerate(plan.names)}
+    places = [place for place in places_like(out, RUNS) if place.split("/")[1] in order]
+    if not places:
+        raise FileError(f"{out} has no run that has ended. Run the experiment first.")
+    places.sort(key=lambda place: order[place.split("/")[1]])
+    records = _read(out, places)
+    choices = read_choices(out)
+    _check_records(plan, records, out)
+    _check_settings(records, choices)
+    baselines = read_baselines(out)
     return Experiment(
-        out, plan, list(records.values()), tuned, {} if floors is None else floors["valid"]
+        out,
+        plan,
+        [record for _, record in records.values()],
+        choices,
+        {} if baselines is None else baselines.valid,
     )
 
 
-def _check_settings(records: dict[Path, Record], tuned: dict[str, dict[str, Any]]) -> None:
+_Read = dict[str, tuple[str, Record]]
+"""By place: where it was read, and the record."""
+
+
+def _read(out: Path, places: list[str]) -> _Read:
+    entries = {place: entry for place in places if (entry := read_place(out, place)) is not None}
+    return {
+        place: (entry.where, record_of_json(entry.content, entry.where))
+        for place, entry in entries.items()
+    }
+
+
+def read_sweep(out: Path) -> list[Record]:
+    """The records of the runs that the learning rates of an experiment were chosen by."""
+    return [record for _, record in _read(out, places_like(out, SWEEP)).values()]
+
+
+def read_choices(out: Path) -> dict[str, Choice]:
+    """The learning rates of an experiment by arm, as far as they are chosen."""
+    entry = read_place(out, "tuned")
+    return {} if entry is None else choices_of_json(entry.content, entry.where)
+
+
+def _check_settings(records: _Read, choices: Choices) -> None:
     """Refuse to take runs for those of one arm that differ in more than their seed."""
-    first: dict[str, tuple[Path, RunConfig]] = {}
-    for path, record in records.items():
-        if record["status"] != "finished":
+    first: dict[str, tuple[str, Json]] = {}
+    for where, record in records.values():
+        if isinstance(record, Failed):
             continue
-        arm, run = record["arm"], RunConfig.from_dict({**record["run"], "seed": 0})
-        other, expected = first.setdefault(arm, (path, run))
+        run = {**record.run, "seed": 0}
+        other, expected = first.setdefault(record.arm, (where, run))
         if run != expected:
-            raise FileError(f"{path} and {other} have different settings. Remove one of them.")
-        if arm in tuned and tuned[arm]["learning_rate"] != run.optimizer.learning_rate:
+            raise FileError(f"{where} and {other} have different settings. Remove one of them.")
+        choice = choices.get(record.arm)
+        if choice is not None and choice.learning_rate != record.learning_rate:
             raise FileError(
-                f"{path} was not trained at the learning rate that tuned.json has for {arm}. Remove it."
+                f"{where} was not trained at the learning rate that was chosen for {record.arm}. "
+                "Remove it."
             )
 
 
-def _check_records(plan: Plan, records: dict[Path, Record]) -> None:
+def _check_records(plan: RecordedPlan, records: _Read, out: Path) -> None:
     """Refuse to put runs side by side that are not of this plan, or not of one text."""
-    digests = {r["data_digest"]: path for path, r in records.items() if r["status"] == "finished"}
+    digests = {r.data_digest: where for where, r in records.values() if isinstance(r, Finished)}
     if len(digests) > 1:
         first, second, *_ = digests.values()
         raise FileError(f"{first} and {second} are of different texts. Remove one of them.")
-    for path, record in records.items():
-        run = RunConfig.from_dict(record["run"])
-        if (path.parent.name, path.stem) != (record["arm"], f"seed-{run.seed}"):
+    for place, (where, record) in records.items():
+        if place != f"runs/{record.arm}/seed-{record.seed}":
             raise FileError(
-                f"{path} is the record of {record['arm']}, seed {run.seed}: it was copied or renamed. "
+                f"{where} is the record of {record.arm}, seed {record.seed}: it was copied or renamed. "
                 "Remove it."
             )
-        arm = plan.arm(record["arm"])
-        if run.seed not in plan.seeds or _as_planned(plan, arm, run) != arm.run:
-            raise FileError(f"{path} is of a run that {path.parents[2] / 'plan.yaml'} does not plan.")
+        others = unlike(_planned(plan, plan.arm(record.arm)), record.run)
+        if record.seed not in plan.seeds or others:
+            what = f" ({', '.join(others)})" if others else ""
+            raise FileError(f"{where} is of a run that {out / 'plan.yaml'} does not plan{what}.")
 
 
-def _as_planned(plan: Plan, arm: Arm, run: RunConfig) -> RunConfig:
-    """A run with what its seed, its sweep and its matches decide put back to what the plan has."""
-    steps = run.steps if arm.flops_of is None else arm.run.steps
-    run = dataclasses.replace(run, seed=arm.run.seed, steps=steps)
-    if plan.sweep is not None:
-        run = with_learning_rate(run, arm.run.optimizer.learning_rate)
-    if arm.parameters_of is None:
-        return run
-    width = arm.run.architecture.hidden_dim
-    return dataclasses.replace(
-        run, architecture=dataclasses.replace(run.architecture, hidden_dim=width)
-    )
-
-
-def _natural(path: Path) -> tuple[int, str]:
-    """Seeds in their order: a longer number is a larger one."""
-    return len(path.stem), path.stem
+def _planned(plan: RecordedPlan, arm: RecordedArm) -> Json:
+    """What the plan says of an arm, without what its seed, its sweep and its matches decide."""
+    table = {name: dict(of) if isinstance(of, Mapping) else of for name, of in arm.table.items()}
+    decided = {
+        "": ["seed", *(["steps"] if arm.flops_of else [])],
+        "optimizer": ["learning_rate"] if plan.sweep else [],
+        "architecture": ["hidden_dim"] if arm.parameters_of else [],
+    }
+    for where, names in decided.items():
+        of = table.get(where, {}) if where else table
+        for name in names:
+            of.pop(name, None)
+    return table
 
 
 def write_results(experiment: Experiment) -> Results:
@@ -213,10 +261,10 @@ def write_results(experiment: Experiment) -> Results:
     Pickles are there for programs that expect them. Nothing in this package ever reads one.
     """
     results, out = experiment.results, experiment.out
-    write_json(out / "statistics_summary.json", results.summary)
-    write_json(out / "significance_tests.json", results.tests + results.on_test)
-    for seed in sorted({record["seed"] for record in experiment.records}):
-        of_seed = {r["arm"]: r for r in experiment.records if r["seed"] == seed}
+    write_json(out / "statistics_summary.json", results.summary_to_json())
+    write_json(out / "significance_tests.json", results.tests_to_json())
+    for seed in sorted({record.seed for record in experiment.records}):
+        of_seed = {r.arm: record_to_json(r) for r in experiment.records if r.seed == seed}
         write_json(out / f"seed_{seed}.json", of_seed)
         write_pickle(out / f"seed_{seed}.pkl", of_seed)
     return results

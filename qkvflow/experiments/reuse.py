@@ -4,15 +4,31 @@ A record is taken where all settings of the run, its seed among them, and the te
 an arm is called does not matter. It keeps its versions, machine and times, and says where it is from.
 """
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from qkvflow.config import RunConfig
+from safetensors.numpy import save_file
+
 from qkvflow.experiments.jobs import Job
-from qkvflow.files import FileError, read_json, write_bytes, write_json
+from qkvflow.experiments.recording import table_of
+from qkvflow.experiments.records import Finished, Json
+from qkvflow.experiments.store import (
+    RUNS,
+    SWEEP,
+    gates_like,
+    loose_gates,
+    places_like,
+    read_record,
+    write_record,
+)
+from qkvflow.files import FileError
 from qkvflow.lock import HeldError, locked
+
+_Source = tuple[Path, str, Finished]
+"""An experiment, a place in it and its record."""
 
 
 def take_over(jobs: Sequence[Job], others: Sequence[Path]) -> None:
@@ -20,36 +36,34 @@ def take_over(jobs: Sequence[Job], others: Sequence[Path]) -> None:
 
     One that another process is working on is left to it.
     """
-    finished = _finished_runs(others) if others else {}
+    known = _finished_runs(others) if others else {}
     for job in jobs:
-        found = None if job.digest is None else finished.get(_key(job.run, job.digest), ())
-        sources = [source for source in found or () if not job.test or _opened_test(source[1])]
-        if sources and not job.record_path.exists():
+        found = [] if job.digest is None else known.get(_key(table_of(job.run), job.digest), [])
+        sources = [source for source in found if not job.test or source[2].test is not None]
+        if sources and job.record() is None:
             with suppress(HeldError), locked(job.claim):
                 _take(job, *sources[0])
 
 
-def _take(job: Job, out: Path, path: Path) -> None:
-    if job.record_path.exists():  # since it was looked for, another process has finished it
+def _take(job: Job, out: Path, place: str, record: Finished) -> None:
+    if job.record() is not None:  # since it was looked for, another process has finished it
         return
-    _copy_gates(path, job)
-    taken = {"arm": job.arm, "taken_from": f"{out.name}/{path.relative_to(out).as_posix()}"}
-    write_json(job.record_path, {**read_json(path), **taken})
+    gates = gates_like(out, place).get(place)
+    if gates is not None and job.keep_gates:
+        save_file(gates, loose_gates(job.root, job.place))
+    origin = dataclasses.replace(record.origin, taken_from=f"{out.name}/{place}")
+    write_record(job.root, job.place, dataclasses.replace(record, arm=job.arm, origin=origin))
 
 
-def _opened_test(path: Path) -> bool:
-    return read_json(path)["test"] is not None
-
-
-def _finished_runs(others: Sequence[Path]) -> dict[str, list[tuple[Path, Path]]]:
-    """Experiments and paths of the records in them, by what decides the numbers of a run."""
-    found: dict[str, list[tuple[Path, Path]]] = {}
+def _finished_runs(others: Sequence[Path]) -> dict[str, list[_Source]]:
+    """The finished runs of experiments, by what decides the numbers of a run."""
+    found: dict[str, list[_Source]] = {}
     for out in (other.resolve() for other in others):
-        for path in sorted([*out.glob("sweep/*/lr-*.json"), *out.glob("runs/*/seed-*.json")]):
-            record = read_json(path)
-            if record["status"] == "finished":
-                key = _key(RunConfig.from_dict(record["run"]), record["data_digest"])
-                found.setdefault(key, []).append((out, path))
+        for place in (*places_like(out, SWEEP), *places_like(out, RUNS)):
+            record = read_record(out, place)
+            if isinstance(record, Finished):
+                key = _key(record.run, record.data_digest)
+                found.setdefault(key, []).append((out, place, record))
     return found
 
 
@@ -62,11 +76,5 @@ def check_others(others: Sequence[Path]) -> None:
             )
 
 
-def _key(run: RunConfig, digest: str) -> str:
-    return json.dumps([run.to_dict(), digest], sort_keys=True)
-
-
-def _copy_gates(path: Path, job: Job) -> None:
-    gates = path.with_name(f"{path.stem}.gates.safetensors")
-    if gates.is_file() and job.keep_gates:
-        write_bytes(job.out.with_name(f"{job.out.name}.gates.safetensors"), gates.read_bytes())
+def _key(run: Json, digest: str) -> str:
+    return json.dumps([run, digest], sort_keys=True)

@@ -4,6 +4,8 @@
     OUT/runs/ARM/seed-0/ .json         the runs that are compared
     OUT/tuned.json                     the learning rate of every arm
 
+Once packed, what is a record here is a line of OUT/records.jsonl; see `store`.
+
 A run whose record says "finished" is never run again; one that was interrupted goes on from its last
 checkpoint; one that failed is tried again when the command is started again. Several processes, also on
 several machines that share the directory, can work on one experiment: each takes what nobody holds.
@@ -14,16 +16,17 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from qkvflow.data import TokenDataset
 from qkvflow.experiments.gates import save_gates
-from qkvflow.experiments.jobs import Job, Tuned, check_runs, run_jobs, sweep_jobs
+from qkvflow.experiments.jobs import Job, check_runs, run_jobs, sweep_jobs
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.records import Record, costs, failed_record, finished_record
-from qkvflow.experiments.results import save_plan
+from qkvflow.experiments.recording import costs_of, failed_record, finished_record
+from qkvflow.experiments.records import Choice, Choices, Failed, Record, choices_to_json, chosen
+from qkvflow.experiments.results import read_choices, save_plan
 from qkvflow.experiments.reuse import take_over
-from qkvflow.files import read_json, write_json
+from qkvflow.experiments.store import loose_path, write_record
+from qkvflow.files import write_json
 from qkvflow.lock import HeldError, locked, waiting
 from qkvflow.provenance import now
 from qkvflow.train import Sink, evaluate, load_model, train
@@ -32,7 +35,7 @@ from qkvflow.train.resume import open_data
 _HERE = Path(__file__).parents[2]
 """Where the package lies, which is nobody's business in a record."""
 PAUSE = 5.0
-"""Seconds between looks at what other processes hold."""
+"""Seconds to wait where other processes hold all that is left."""
 
 
 class StoppedError(KeyboardInterrupt):
@@ -78,8 +81,8 @@ def complete(
     """
     watcher = watcher or Watcher()
     data = open_data(plan.arms[0].run)
-    tuned = tune(plan, out, data, watcher, reuse) if plan.sweep else {}
-    jobs = run_jobs(plan, out, data, tuned)
+    choices = tune(plan, out, data, watcher, reuse) if plan.sweep else {}
+    jobs = run_jobs(plan, out, data, choices)
     take_over(jobs, reuse)
     watcher.stage("runs", len(jobs))
     return carry_out(jobs, watcher)
@@ -120,7 +123,7 @@ def _do(job: Job, watcher: Watcher, since: str) -> Record | None:
     try:
         with locked(job.claim):
             if not _has_ended(job, since):
-                write_json(job.record_path, _attempt(job, watcher))
+                write_record(job.root, job.place, _attempt(job, watcher))
             return job.record()
     except HeldError:
         return None
@@ -128,8 +131,7 @@ def _do(job: Job, watcher: Watcher, since: str) -> Record | None:
 
 def _has_ended(job: Job, since: str) -> bool:
     record = job.record()
-    has_failed = record is not None and record["status"] == "failed" and record["ended"] > since
-    return has_failed or job.is_finished
+    return (isinstance(record, Failed) and record.origin.ended > since) or job.is_finished
 
 
 def _attempt(job: Job, watcher: Watcher) -> Record:
@@ -148,7 +150,7 @@ def _attempt(job: Job, watcher: Watcher) -> Record:
 
 def _finish(job: Job, sinks: Sequence[Sink], began: str) -> Record:
     data = open_data(job.run)
-    known = costs(job.run, data.tokenizer.vocab_size)  # before training: not every arm has any
+    known = costs_of(job.run, data.tokenizer.vocab_size)  # before training: not every arm has any
     outcome = train(job.run, job.out, sinks)
     if outcome.asked_to_stop:
         raise StoppedError(f"Stopped in {job.out}; the same command goes on from there.")
@@ -159,7 +161,7 @@ def _finish(job: Job, sinks: Sequence[Sink], began: str) -> Record:
         test = evaluate(model, data["test"], length=job.run.length, batch_size=size)
     record = finished_record(job.arm, job.run, job.out, data.digest, known, began=began, test=test)
     if job.keep_gates:
-        save_gates(model, job.out.with_name(f"{job.out.name}.gates.safetensors"))
+        save_gates(model, job.root, job.place)
     shutil.rmtree(job.out / "checkpoints", ignore_errors=True)
     return record
 
@@ -170,55 +172,30 @@ def tune(
     data: TokenDataset,
     watcher: Watcher | None = None,
     reuse: Sequence[Path] = (),
-) -> Tuned:
+) -> dict[str, Choice]:
     """Sweep the learning rate of every arm and keep the choice in OUT/tuned.json.
 
     A choice that was made stands: a run of a sweep that failed then and might succeed now does not
     change what finished runs were trained with.
     """
     watcher = watcher or Watcher()
-    path = out / "tuned.json"
-    made = _read_choices(path)
+    made = read_choices(out)
     jobs = [job for job in sweep_jobs(plan, out, data) if job.arm not in _standing(made)]
     if jobs:
         take_over(jobs, reuse)
         watcher.stage("sweep", len(jobs))
-        made = _keep_choices(path, chosen(carry_out(jobs, watcher)))
+        made = _keep_choices(out, chosen(carry_out(jobs, watcher)))
     return {arm.name: made[arm.name] for arm in plan.arms}
 
 
-def _read_choices(path: Path) -> Tuned:
-    return read_json(path) if path.is_file() else {}
+def _standing(made: Choices) -> dict[str, Choice]:
+    return {arm: choice for arm, choice in made.items() if choice.learning_rate is not None}
 
 
-def _standing(made: Tuned) -> Tuned:
-    return {arm: entry for arm, entry in made.items() if entry["learning_rate"] is not None}
-
-
-def _keep_choices(path: Path, found: Tuned) -> Tuned:
+def _keep_choices(out: Path, found: Choices) -> dict[str, Choice]:
     """Put choices beside those that stand, which another process may have made meanwhile."""
-    with waiting(path.with_name(".tuned.claim")):
-        before = _read_choices(path)
+    with waiting(out / ".tuned.claim"):
+        before = read_choices(out)
         made = {**before, **found, **_standing(before)}
-        write_json(path, made)
+        write_json(loose_path(out, "tuned"), choices_to_json(made))
         return made
-
-
-def chosen(records: Sequence[Record]) -> Tuned:
-    """The best learning rate of each arm, whether it lies inside the range tried, and the sweep.
-
-    A sweep is a list of pairs of a learning rate and a valid loss, None where the run failed.
-    """
-    sweeps: dict[str, list[tuple[float, float | None]]] = {}
-    for record in records:
-        rate = record["run"]["optimizer"]["learning_rate"]
-        loss = record["valid"]["loss"] if record["status"] == "finished" else None
-        sweeps.setdefault(record["arm"], []).append((rate, loss))
-    return {arm: _choice(sorted(sweep)) for arm, sweep in sweeps.items()}
-
-
-def _choice(sweep: list[tuple[float, float | None]]) -> dict[str, Any]:
-    known = [(loss, rate) for rate, loss in sweep if loss is not None]
-    best = min(known)[1] if known else None
-    inside = best is not None and sweep[0][0] < best < sweep[-1][0]
-    return {"learning_rate": best, "inside": inside, "sweep": sweep}

@@ -1,99 +1,242 @@
 """From the records of runs to numbers: a summary of every arm, a test of every pair of arms.
 
-The names of fields are those that users of the first version know (loss_mean, loss_std, ...; model1,
-model2, t_statistic, ...), with what they lacked beside them.
+As JSON they have the names that users of the first version know (loss_mean, loss_std, ...; model1,
+model2, t_statistic, ...), with what these lacked beside them.
 """
 
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from qkvflow import statistics
-from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.records import Record
+from qkvflow.experiments.recorded import RecordedPlan
+from qkvflow.experiments.records import Costs, Failed, Finished, Json, Point, Record, by_arm
 from qkvflow.statistics import Interval
 
 _Pair = tuple[str, str]
 
 
-def losses_by_arm(records: Sequence[Record], split: str = "valid") -> dict[str, dict[int, float]]:
-    """The loss of every finished run on a split, by arm and seed."""
-    found: dict[str, dict[int, float]] = {}
-    for record in records:
-        if record["status"] == "finished" and record[split] is not None:
-            found.setdefault(record["arm"], {})[record["seed"]] = record[split]["loss"]
-    return found
+@dataclass(frozen=True)
+class Sample:
+    """The losses of the runs of an arm on a split."""
+
+    values: tuple[float, ...]
+    spread: statistics.Summary | None
+    """Deviation and intervals; None: of one run there are none."""
+
+    @staticmethod
+    def of(losses: Sequence[float]) -> "Sample":
+        """What these losses say."""
+        return Sample(tuple(losses), statistics.summarise(losses) if len(losses) > 1 else None)
+
+    @property
+    def mean(self) -> float:
+        """Over seeds."""
+        return float(np.mean(self.values))
+
+    @property
+    def half_width(self) -> float | None:
+        """Of Student's 95% interval."""
+        return None if self.spread is None else self.spread.t.half_width
+
+    def to_json(self, name: str) -> Json:
+        """With the names of the first version."""
+        spread = self.spread
+        return {
+            f"{name}_mean": self.mean,
+            f"{name}_std": spread and spread.deviation,
+            f"{name}_ci95": self.half_width,
+            f"{name}_ci95_range": spread and _ends(spread.t),
+            f"{name}_bca95_range": spread and _ends(spread.bca),
+            "all_losses" if name == "loss" else f"all_{name}es": list(self.values),
+        }
 
 
-def statistics_summary(records: Sequence[Record]) -> dict[str, dict[str, Any]]:
-    """Every arm that has a finished run: losses, speed, costs."""
-    summary: dict[str, dict[str, Any]] = {}
-    for arm in dict.fromkeys(record["arm"] for record in records):
-        finished = [r for r in records if r["arm"] == arm and r["status"] == "finished"]
-        failed = sum(r["arm"] == arm and r["status"] == "failed" for r in records)
-        if finished:
-            summary[arm] = {**_arm_summary(finished), "failed_seeds": failed}
-    return summary
+@dataclass(frozen=True)
+class Summary:
+    """What the finished runs of an arm reached, and what they cost."""
 
+    costs: Costs
+    hidden_dim: int
+    steps: int
+    learning_rate: float
+    seeds: tuple[int, ...]
+    loss: Sample
+    """On the whole valid split after the last step."""
+    test: Sample | None
+    """On the test split, where every run opened it."""
+    bits_per_byte: float
+    milliseconds: tuple[float, ...]
+    """Per step, of every run."""
+    failed_seeds: int
 
-def _arm_summary(finished: Sequence[Record]) -> dict[str, Any]:
-    first = finished[0]
-    milliseconds = [record["ms_per_step"] for record in finished]
-    return {
-        "params": first["parameters"],
-        "time_network_params": first["time_network_parameters"],
-        "flops_per_token": first["flops_per_token"],
-        "training_flops": first["training_flops"],
-        "memory_bytes": first["memory_bytes"],
-        "hidden_dim": first["run"]["architecture"]["hidden_dim"],
-        "steps": first["run"]["steps"],
-        "learning_rate": first["run"]["optimizer"]["learning_rate"],
-        "num_seeds": len(finished),
-        "seeds": [record["seed"] for record in finished],
-        **_losses("loss", [record["valid"]["loss"] for record in finished]),
-        **_test_losses(finished),
-        "bits_per_byte": float(np.mean([record["valid"]["bits_per_byte"] for record in finished])),
-        "perplexity": math.exp(float(np.mean([record["valid"]["loss"] for record in finished]))),
-        "speed_mean": float(np.mean(milliseconds)),
-        "speed_median": float(np.median(milliseconds)),
-        "speed_std": float(np.std(milliseconds, ddof=1)) if len(milliseconds) > 1 else None,
-        "all_speeds": milliseconds,
-    }
+    @staticmethod
+    def of(runs: Sequence[Finished], failed_seeds: int) -> "Summary":
+        """The runs of one arm, which differ in their seeds only."""
+        first, opened = runs[0], [run.test.loss for run in runs if run.test is not None]
+        return Summary(
+            first.costs,
+            first.run["architecture"]["hidden_dim"],
+            first.run["steps"],
+            first.learning_rate,
+            tuple(run.seed for run in runs),
+            Sample.of([run.valid.loss for run in runs]),
+            Sample.of(opened) if len(opened) == len(runs) else None,
+            float(np.mean([run.valid.bits_per_byte for run in runs])),
+            tuple(run.ms_per_step for run in runs),
+            failed_seeds,
+        )
 
+    @property
+    def perplexity(self) -> float:
+        """Of the mean loss."""
+        return math.exp(self.loss.mean)
 
-def _test_losses(finished: Sequence[Record]) -> dict[str, Any]:
-    opened = [record["test"]["loss"] for record in finished if record["test"] is not None]
-    return _losses("test_loss", opened) if len(opened) == len(finished) else {}
+    @property
+    def speed(self) -> float:
+        """Milliseconds per step, the median over runs."""
+        return float(np.median(self.milliseconds))
 
-
-def _losses(name: str, losses: list[float]) -> dict[str, Any]:
-    """Mean, sample standard deviation and intervals; of one seed the mean alone."""
-    values: dict[str, Any] = {f"{name}_mean": float(np.mean(losses))}
-    several = len(losses) > 1
-    summary = statistics.summarise(losses) if several else None
-    values[f"{name}_std"] = summary and summary.deviation
-    values[f"{name}_ci95"] = summary and summary.t.half_width
-    values[f"{name}_ci95_range"] = summary and _ends(summary.t)
-    values[f"{name}_bca95_range"] = summary and _ends(summary.bca)
-    return values | {"all_losses" if name == "loss" else f"all_{name}es": losses}
+    def to_json(self) -> Json:
+        """A row of statistics_summary.json."""
+        speeds = list(self.milliseconds)
+        return {
+            "params": self.costs.parameters,
+            "time_network_params": self.costs.time_network_parameters,
+            "flops_per_token": self.costs.flops_per_token,
+            "training_flops": self.costs.training_flops,
+            "memory_bytes": self.costs.memory_bytes,
+            "hidden_dim": self.hidden_dim,
+            "steps": self.steps,
+            "learning_rate": self.learning_rate,
+            "num_seeds": len(self.seeds),
+            "seeds": list(self.seeds),
+            **self.loss.to_json("loss"),
+            **({} if self.test is None else self.test.to_json("test_loss")),
+            "bits_per_byte": self.bits_per_byte,
+            "perplexity": self.perplexity,
+            "speed_mean": float(np.mean(speeds)),
+            "speed_median": self.speed,
+            "speed_std": float(np.std(speeds, ddof=1)) if len(speeds) > 1 else None,
+            "all_speeds": speeds,
+            "failed_seeds": self.failed_seeds,
+        }
 
 
 def _ends(interval: Interval) -> list[float]:
     return [interval.low, interval.high]
 
 
+def statistics_summary(records: Sequence[Record]) -> dict[str, Summary]:
+    """Every arm that has a finished run: losses, speed, costs."""
+    found = by_arm(records)
+    failed = [record.arm for record in records if isinstance(record, Failed)]
+    arms = dict.fromkeys(record.arm for record in records if record.arm in found)
+    return {arm: Summary.of(found[arm], failed.count(arm)) for arm in arms}
+
+
+def pareto_optimal(summary: Mapping[str, Summary]) -> list[str]:
+    """The arms of which no other with as few parameters has as low a loss, by parameters.
+
+    An arm of which a run failed is not among them: its mean is that of the runs that did well.
+    """
+    whole = [arm for arm, row in summary.items() if not row.failed_seeds]
+    found: list[str] = []
+    for arm in sorted(whole, key=lambda a: (summary[a].costs.parameters, summary[a].loss.mean)):
+        if not found or summary[arm].loss.mean < summary[found[-1]].loss.mean:
+            found.append(arm)
+    return found
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two arms on a split: the first's losses minus the second's, and what may be said of that."""
+
+    first: str
+    second: str
+    split: str
+    seeds: tuple[int, ...]
+    """That both have."""
+    runs: tuple[int, int]
+    """How many each has."""
+    differences: tuple[float, ...]
+    """Seed by seed."""
+    found: statistics.Comparison
+    family: int
+    """Pairs that p-values are corrected for."""
+    p_holm: float
+    significant: bool
+    margin: float
+    """Difference that counts as none."""
+    p_equivalence_holm: float
+
+    @property
+    def paired(self) -> bool:
+        """Whether they have seeds enough in common."""
+        return self.found.paired is not None
+
+    def to_json(self) -> Json:
+        """A row of significance_tests.json: None for what is not known or not finite."""
+        found = self.found
+        return {
+            "model1": self.first,
+            "model2": self.second,
+            "split": self.split,
+            "paired": self.paired,
+            "seeds": list(self.seeds),
+            "num_seeds": list(self.runs),
+            "comparisons_in_family": self.family,
+            "differences": list(self.differences),
+            "difference": found.difference,
+            "difference_ci95": _ends(found.interval),
+            "difference_ci95_welch": _ends(found.welch_interval),
+            "t_statistic": finite(found.test.statistic),
+            "p_value": found.test.p_value,
+            "p_value_sign_flip": found.sign_flip and found.sign_flip.p_value,
+            "p_value_welch": found.welch.p_value,
+            "cohens_d": finite(found.cohens_d),
+            "effect_size": statistics.effect_size(found.cohens_d),
+            "hedges_g": finite(found.hedges_g),
+            "probability_of_improvement": found.improvement,
+            "p_value_equivalence": found.equivalence and found.equivalence.p_value,
+            "detectable_difference": found.detectable,
+            "p_value_holm": self.p_holm,
+            "significant_at_0.05": self.significant,
+            "smallest_p_value_sign_flip": statistics.smallest_p_value(len(self.seeds)),
+            "equivalence_margin": self.margin,
+            "p_value_equivalence_holm": self.p_equivalence_holm,
+        }
+
+
+def finite(value: float) -> float | None:
+    """Samples without spread have infinite statistics, which JSON has no word for."""
+    return value if math.isfinite(value) else None
+
+
+def losses_by_arm(records: Sequence[Record], split: str = "valid") -> dict[str, dict[int, float]]:
+    """The loss of every finished run on a split, by arm and seed."""
+    found: dict[str, dict[int, float]] = {}
+    for arm, runs in by_arm(records).items():
+        for run in runs:
+            seen = run.valid if split == "valid" else run.test
+            if seen is not None:
+                found.setdefault(arm, {})[run.seed] = seen.loss
+    return found
+
+
 def significance_tests(
-    plan: Plan, records: Sequence[Record], split: str = "valid"
-) -> list[dict[str, Any]]:
+    plan: RecordedPlan, records: Sequence[Record], split: str = "valid"
+) -> list[Comparison]:
     """All pairs of arms, over the seeds that both have; without pairs where these are too few.
 
     All pairs of the plan are the family that Holm's correction is for, also those that failed.
     """
     losses = losses_by_arm(records, split)
-    family = list(itertools.combinations(_order(plan), 2))
+    names = sorted(plan.names, key=lambda name: name != plan.reference)  # the reference first
+    family = list(itertools.combinations(names, 2))
     found_of: dict[_Pair, statistics.Comparison] = {}
     for pair in family:
         ours, theirs = (losses.get(arm, {}) for arm in pair)
@@ -103,22 +246,19 @@ def significance_tests(
     different = _over_family(family, {pair: found.test for pair, found in found_of.items()})
     equal = _over_family(family, {pair: found.equivalence for pair, found in found_of.items()})
     return [
-        {
-            "model1": first,
-            "model2": second,
-            "split": split,
-            "paired": found.paired is not None,
-            "seeds": (seeds := _common(losses[first], losses[second])),
-            "num_seeds": [len(losses[arm]) for arm in (first, second)],
-            "comparisons_in_family": len(family),
-            "differences": [losses[first][seed] - losses[second][seed] for seed in seeds],
-            **_numbers(found),
-            "p_value_holm": different[first, second][0],
-            "significant_at_0.05": different[first, second][1],
-            "smallest_p_value_sign_flip": statistics.smallest_p_value(len(seeds)),
-            "equivalence_margin": plan.margin,
-            "p_value_equivalence_holm": equal[first, second][0],
-        }
+        Comparison(
+            first,
+            second,
+            split,
+            seeds := tuple(_common(losses[first], losses[second])),
+            (len(losses[first]), len(losses[second])),
+            tuple(losses[first][seed] - losses[second][seed] for seed in seeds),
+            found,
+            len(family),
+            *different[first, second],
+            plan.margin,
+            equal[first, second][0],
+        )
         for (first, second), found in found_of.items()
     ]
 
@@ -148,68 +288,29 @@ def _over_family(
     return statistics.holm({pair: p_values.get(pair, 1.0) for pair in family})
 
 
-def _numbers(found: statistics.Comparison) -> dict[str, Any]:
-    """A comparison, as the file has it: None for what is not known or not finite."""
-    return {
-        "difference": found.difference,
-        "difference_ci95": _ends(found.interval),
-        "difference_ci95_welch": _ends(found.welch_interval),
-        "t_statistic": _finite(found.test.statistic),
-        "p_value": found.test.p_value,
-        "p_value_sign_flip": found.sign_flip and found.sign_flip.p_value,
-        "p_value_welch": found.welch.p_value,
-        "cohens_d": _finite(found.cohens_d),
-        "effect_size": statistics.effect_size(found.cohens_d),
-        "hedges_g": _finite(found.hedges_g),
-        "probability_of_improvement": found.improvement,
-        "p_value_equivalence": found.equivalence and found.equivalence.p_value,
-        "detectable_difference": found.detectable,
-    }
-
-
-def _finite(value: float) -> float | None:
-    """Samples without spread have infinite statistics, which JSON has no word for."""
-    return value if math.isfinite(value) else None
-
-
-def _order(plan: Plan) -> list[str]:
-    """The arms, the reference first."""
-    names = [arm.name for arm in plan.arms]
-    return sorted(names, key=lambda name: name != plan.reference)
-
-
-def first_below(loss: float, record: Record) -> tuple[int, float] | None:
-    """Steps and seconds of training until the first look at which the valid loss was below this one."""
-    return next(((step, seconds) for step, seconds, seen in record["curve"] if seen < loss), None)
+def first_below(loss: float, record: Finished) -> Point | None:
+    """The first evaluation in training at which the valid loss was below this one."""
+    return next((point for point in record.curve if point.loss < loss), None)
 
 
 def steps_below(
-    records: Sequence[Record], floors: Mapping[str, float]
+    records: Sequence[Record], baselines: Mapping[str, float]
 ) -> dict[str, dict[str, int | None]]:
-    """When each arm passed each floor: the median over seeds, None where not all of them did."""
-    table: dict[str, dict[str, int | None]] = {}
-    for arm in dict.fromkeys(record["arm"] for record in records):
-        runs = [r for r in records if r["arm"] == arm and r["status"] == "finished"]
-        if runs:
-            found = {name: [first_below(loss, r) for r in runs] for name, loss in floors.items()}
-            table[arm] = {name: _median_step(looks) for name, looks in found.items()}
-    return table
+    """When each arm passed each baseline: the median over seeds, None where not all of them did."""
+    return {
+        arm: {
+            name: _median_step([first_below(loss, run) for run in runs])
+            for name, loss in baselines.items()
+        }
+        for arm, runs in by_arm(records).items()
+    }
 
 
-def _median_step(looks: Sequence[tuple[int, float] | None]) -> int | None:
-    steps = [look[0] for look in looks if look is not None]
-    return int(np.median(steps)) if len(steps) == len(looks) else None
+def _median_step(points: Sequence[Point | None]) -> int | None:
+    steps = [point.step for point in points if point is not None]
+    return int(np.median(steps)) if len(steps) == len(points) else None
 
 
 def megabytes(count: int | None) -> str:
     """Bytes for a table; nothing where the compiler does not say."""
     return "" if count is None else f"{count / 1e6:.0f}"
-
-
-def failures(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """The runs that failed, each with its error."""
-    return [
-        {"arm": record["arm"], "seed": record["seed"], "error": record["error"]}
-        for record in records
-        if record["status"] == "failed"
-    ]

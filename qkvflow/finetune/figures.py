@@ -41,7 +41,7 @@ def draw_study(summary: Mapping[str, Any], directory: Path) -> list[Path]:
                 )
             axes.set_xticks(sorted({int(depth) for arm in arms.values() for depth in arm}))
             axes.set_xlabel("layers of the adapted model")
-            axes.set_ylabel("valid loss, nats a token (mean, 95%; points: seeds)")
+            axes.set_ylabel("valid loss, nats per token (mean, 95%; points: seeds)")
             axes.set_title(direction.replace("-to-", " to "), fontsize=9, loc="left")
             axes.legend(fontsize=7, handlelength=4)
         drawn.append(paths[0])

@@ -5,13 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from qkvflow.finetune.study import SCRATCH, Study
-from qkvflow.report.page import (
-    Heading,
-    Item,
-    Paragraph,
-    Picture,
-    Rows,
-)
+from qkvflow.report.page import Heading, Item, Paragraph, Picture
+from qkvflow.report.table import Table
 
 
 def study_page(study: Study, summary: Mapping[str, Any], pictures: Sequence[Path]) -> list[Item]:
@@ -21,19 +16,18 @@ def study_page(study: Study, summary: Mapping[str, Any], pictures: Sequence[Path
         name = direction.replace("-to-", " to ")
         adapted = {arm: rows for arm, rows in arms.items() if not arm.endswith(f"-{SCRATCH}")}
         page += [
-            Heading(f"From {name}"),
-            _table(arms, lambda row: with_half(row["mean"], row["ci95"])),
-            Paragraph("Valid loss, nats a byte: mean over seeds and half of Student's 95% interval."),
+            losses_table(f"From {name}", arms),
             Picture(picture, f"Valid loss over the number of layers, {name}."),
-            Heading(f"From {name}: before the first step"),
-            _table(adapted, _before),
-            Paragraph(
-                "The same, on a part of the valid split, before any adaptation: what reading the other "
-                "text, and another depth, costs a model."
+            _table(
+                f"From {name}: before the first step",
+                adapted,
+                _before,
+                "Valid loss, nats per byte, on a part of the valid split, before any adaptation: what "
+                "reading the other text, and another depth, costs a model.",
             ),
         ]
     if summary["differences"]:
-        page += _differences(summary["differences"])
+        page.append(_differences(summary["differences"]))
     return page
 
 
@@ -49,10 +43,16 @@ def _what(study: Study) -> str:
     )
 
 
-def _table(arms: Mapping[str, Any], cell: Any) -> Rows:
+def losses_table(title: str, arms: Mapping[str, Any]) -> Table:
+    """One row per arm, one column per depth."""
+    note = "Valid loss, nats per byte: mean over seeds and half of Student's 95% interval."
+    return _table(title, arms, lambda row: with_half(row["mean"], row["ci95"]), note)
+
+
+def _table(title: str, arms: Mapping[str, Any], cell: Any, note: str) -> Table:
     depths = list(next(iter(arms.values()), {}))
     rows = tuple((arm, *(cell(rows[depth]) for depth in depths)) for arm, rows in arms.items())
-    return Rows(("arm", *(f"{depth} layers" for depth in depths)), rows)
+    return Table(("arm", *(f"{depth} layers" for depth in depths)), rows, title, note)
 
 
 def _before(row: Mapping[str, Any]) -> str:
@@ -67,7 +67,7 @@ def with_half(mean: float | None, half: float | None) -> str:
     return f"{mean:.3f}" if half is None else f"{mean:.3f} +- {half:.3f}"
 
 
-def _differences(found: Sequence[Mapping[str, Any]]) -> list[Item]:
+def _differences(found: Sequence[Mapping[str, Any]]) -> Table:
     rows = tuple(
         (
             f"{test['first']} - {test['second']}",
@@ -86,4 +86,4 @@ def _differences(found: Sequence[Mapping[str, Any]]) -> list[Item]:
         "Differences of valid losses, paired by seed; below zero, the first is better. p: paired "
         f"t-test, two-sided; Holm: corrected for all {len(rows)} comparisons."
     )
-    return [Heading("Differences"), Rows(head, rows), Paragraph(note)]
+    return Table(head, rows, "Differences", note, frozenset({"direction", "method"}))

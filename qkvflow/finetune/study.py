@@ -27,8 +27,9 @@ from qkvflow import statistics
 from qkvflow.config import ConfigError, Gpt2Config, OptimizerConfig, RunConfig, strict
 from qkvflow.config.strict import to_dict, type_problems
 from qkvflow.experiments.jobs import Job
-from qkvflow.experiments.records import Record
+from qkvflow.experiments.records import Failed, Finished, Record
 from qkvflow.experiments.runner import Watcher, carry_out
+from qkvflow.experiments.store import read_record
 from qkvflow.files import FileError, read_json, write_json
 from qkvflow.finetune.config import FinetuneConfig, Method, finetuning_run
 from qkvflow.models import MODELS
@@ -127,6 +128,11 @@ class Cell:
         """The line of the figure that it is on."""
         return f"{self.model}-{self.method}"
 
+    @property
+    def place(self) -> str:
+        """Where its record is in the directory of the study."""
+        return f"runs/{self.direction}/{self.arm}/at-{self.depth}/seed-{self.seed}"
+
 
 def run_study(study: Study, out: Path, watcher: Watcher | None = None) -> dict[str, Any]:
     """Do all that is not done yet; write and return the summary.
@@ -139,21 +145,28 @@ def run_study(study: Study, out: Path, watcher: Watcher | None = None) -> dict[s
     bases = {place: _base_job(study, out, *place) for place in _bases(study)}
     watcher.stage("pretraining", len(bases))
     for record in carry_out(list(bases.values()), watcher):
-        if record["status"] == "failed":
-            first = record["error"].splitlines()[0]
-            raise FileError(f"The base {record['arm']}, seed {record['seed']} failed: {first}")
-    cells = {cell: _place(cell, out) for cell in _cells(study)}
-    left = [cell for cell, place in cells.items() if not _is_done(place)]
+        if isinstance(record, Failed):
+            raise FileError(f"The base {record.arm}, seed {record.seed} failed: {record.sentence}")
+    # Where there is a finished record, the base that it began with need not be there any more.
+    left = [cell for cell in _cells(study) if not isinstance(read_record(out, cell.place), Finished)]
     watcher.stage("adapting", len(left))
-    carry_out([_job(study, cell, cells[cell], bases) for cell in left], watcher)
+    carry_out([_job(study, cell, out, bases) for cell in left], watcher)
     summary = summarise(read_records(study, out))
     write_json(out / "summary.json", summary)
     return summary
 
 
 def read_records(study: Study, out: Path) -> dict[Cell, Record]:
-    """The record of every adapted model; all must have ended."""
-    return {cell: read_json(_record_path(_place(cell, out))) for cell in _cells(study)}
+    """The record of every adapted model, loose or packed; all must have ended.
+
+    Raises:
+        FileError: one has not.
+    """
+    found = {cell: read_record(out, cell.place) for cell in _cells(study)}
+    missing = [cell.place for cell, record in found.items() if record is None]
+    if missing:
+        raise FileError(f"{out} has no record of {missing[0]}. Run the study again.")
+    return {cell: record for cell, record in found.items() if record is not None}
 
 
 def summarise(records: Mapping[Cell, Record]) -> dict[str, Any]:
@@ -162,10 +175,10 @@ def summarise(records: Mapping[Cell, Record]) -> dict[str, Any]:
     for cell, record in records.items():
         arms = table.setdefault(cell.direction, {})
         row = arms.setdefault(cell.arm, {}).setdefault(str(cell.depth), {"losses": [], "before": []})
-        if record["status"] == "finished":
-            row["losses"].append(record["valid"]["loss"])
-            row["before"].append(record["curve"][0][2])
-            row["seconds"] = record["seconds"]
+        if isinstance(record, Finished):
+            row["losses"].append(record.valid.loss)
+            row["before"].append(record.curve[0].loss)
+            row["seconds"] = record.seconds
     for arms in table.values():
         for row in (row for arm in arms.values() for row in arm.values()):
             losses = row["losses"]
@@ -233,15 +246,15 @@ def _cells(study: Study) -> list[Cell]:
 def _base_job(study: Study, out: Path, corpus: str, model: str, seed: int) -> Job:
     layers = study.architecture.num_layers
     run = study.run(model, corpus, study.pretraining_steps, seed, layers)
-    place = out / "pretrain" / _short(corpus) / model / f"seed-{seed}"
-    return Job(f"{_short(corpus)} {model}", run, place)
+    place = f"pretrain/{_short(corpus)}/{model}/seed-{seed}"
+    return Job(f"{_short(corpus)} {model}", run, out, place)
 
 
-def _job(study: Study, cell: Cell, place: Path, bases: Mapping[Any, Job]) -> Job:
+def _job(study: Study, cell: Cell, out: Path, bases: Mapping[Any, Job]) -> Job:
     name = f"{cell.direction} {cell.arm} at {cell.depth}"
     fresh = study.run(cell.model, cell.target, study.steps, cell.seed, cell.depth)
     if cell.method == SCRATCH:
-        return Job(name, fresh, place)
+        return Job(name, fresh, out, cell.place)
     rate = study.full_rate if cell.method == "full" else study.adapter_rate
     own = ("data", "steps", "batch_size", "length", "seed", "eval_every", "eval_tokens", "save_every")
     config = FinetuneConfig(
@@ -252,21 +265,7 @@ def _job(study: Study, cell: Cell, place: Path, bases: Mapping[Any, Job]) -> Job
         optimizer=dataclasses.replace(fresh.optimizer, learning_rate=rate),
         **{name: getattr(fresh, name) for name in own},
     )
-    return Job(name, finetuning_run(config), place)
-
-
-def _place(cell: Cell, out: Path) -> Path:
-    return out / "runs" / cell.direction / cell.arm / f"at-{cell.depth}" / f"seed-{cell.seed}"
-
-
-def _record_path(place: Path) -> Path:
-    return place.with_name(f"{place.name}.json")
-
-
-def _is_done(place: Path) -> bool:
-    """Whether there is a finished record; the base that it began with need not be there any more."""
-    path = _record_path(place)
-    return path.is_file() and read_json(path)["status"] == "finished"
+    return Job(name, finetuning_run(config), out, cell.place)
 
 
 def _short(corpus: str) -> str:

@@ -5,12 +5,16 @@ Both are written from the same list, so that they cannot differ.
 
 import base64
 import html
+import itertools
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from qkvflow.files import write_text
+from qkvflow.report import table as tables
+from qkvflow.report.table import Table
 
 
 @dataclass(frozen=True)
@@ -29,14 +33,6 @@ class Paragraph:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """A table; numbers are set to the right."""
-
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True)
 class Picture:
     """A figure that lies in a file, and what it shows."""
 
@@ -44,13 +40,14 @@ class Picture:
     caption: str
 
 
-Item = Heading | Paragraph | Rows | Picture
+Item = Heading | Paragraph | Table | Picture
+"""A table with a title stands below a heading, and above its note."""
 
 
 def to_markdown(page: Sequence[Item], directory: Path) -> str:
     """The page as Markdown; figures are named relative to its directory."""
     parts = []
-    for item in page:
+    for item in spread(page):
         if isinstance(item, Heading):
             parts.append(f"{'#' * item.level} {item.text}")
         elif isinstance(item, Paragraph):
@@ -59,9 +56,41 @@ def to_markdown(page: Sequence[Item], directory: Path) -> str:
             place = Path(os.path.relpath(item.path, directory)).as_posix()
             parts.append(f"![{item.caption}]({place})")
         else:
-            lines = [item.head, tuple("---" for _ in item.head), *item.rows]
-            parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+            parts.append(tables.to_markdown(item))
     return "\n\n".join(parts) + "\n"
+
+
+def spread(page: Sequence[Item]) -> list[Item]:
+    """Every table with its title as a heading before it and its note as a paragraph after it."""
+    items: list[Item] = []
+    for item in page:
+        if isinstance(item, Table):
+            items += [Heading(item.title)] if item.title else []
+            items += [item, *([Paragraph(item.note)] if item.note else [])]
+        else:
+            items.append(item)
+    return items
+
+
+def numbers_of(report: str) -> list[list[list[str]]]:
+    r"""The numbers in the tables of a page in Markdown: a list per table, of a list per row.
+
+    Two reports that have the same numbers say the same, whatever their sentences and heads are.
+
+    Example:
+        >>> numbers_of("| model | loss |\n| --- | ---: |\n| shared | 1.3912 +- 0.01 |")
+        [[['1.3912', '0.01']]]
+    """
+    found: list[list[list[str]]] = []
+    for before, line in itertools.pairwise(["", *report.splitlines()]):
+        if line.startswith("|") and not before.startswith("|"):
+            found.append([])
+        elif line.startswith("|") and not line.startswith("| ---"):
+            found[-1].append(_NUMBER.findall(line))
+    return found
+
+
+_NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?%?")
 
 
 def write_both(page: Sequence[Item], out: Path) -> tuple[Path, Path]:
@@ -75,7 +104,7 @@ def write_both(page: Sequence[Item], out: Path) -> tuple[Path, Path]:
 def to_html(page: Sequence[Item]) -> str:
     """The page as one HTML file that needs no other: figures are in it."""
     title = next((item.text for item in page if isinstance(item, Heading)), "qkvflow")
-    body = "\n".join(element(item) for item in page)
+    body = "\n".join(element(item) for item in spread(page))
     return frame(title, body)
 
 
@@ -97,11 +126,7 @@ def element(item: Item) -> str:
             f'<figure><img alt="{caption}" src="data:image/png;base64,{data}">'
             f"<figcaption>{caption}</figcaption></figure>"
         )
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in item.head)
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in item.rows
-    )
-    return f"<div><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    return tables.to_html(item)
 
 
 _FRAME = """<!doctype html>
@@ -120,7 +145,7 @@ table {{ border-collapse: collapse; font-size: 0.82rem; font-variant-numeric: ta
 th, td {{ padding: 0.25rem 0.4rem; text-align: right; white-space: nowrap; }}
 td {{ border-bottom: 1px solid #e4e4e4; }}
 th {{ border-bottom: 2px solid #1b1b1b; }}
-th:first-child, td:first-child {{ text-align: left; }}
+th.words, td.words {{ text-align: left; }}
 p {{ max-width: 46rem; }}
 figure {{ margin: 1.5rem 0; }}
 img {{ max-width: 100%; width: 44rem; }}

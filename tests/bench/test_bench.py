@@ -93,10 +93,10 @@ def test_records_are_json_and_tables_and_figures_show_them(tmp_path):
     outcome = Outcome(contest, found, tuple(find(claim, found) for claim in claims))
     record = json.loads(json.dumps(show.contest_record(outcome)))
     assert record["findings"][0]["ratio"] == pytest.approx(0.8) and record["findings"][0]["holds"]
-    assert show.contest_table(record).row_count == 2
+    assert len(show.contest_table(record).rows) == 2
     growth = Growth("batch", "standard", (1, 2, 4), (0.1, 0.2, 0.4))
     grown = {axis: {"standard": show.growth_record(growth)} for axis in AXES}
-    assert show.growth_table(grown).row_count == len(AXES)
+    assert len(show.growth_table(grown).rows) == len(AXES)
     figures.draw({"contests": {"a": record}}, tmp_path / "bench.png")
     figures.draw_growth(grown, tmp_path / "growth.png")
     figures.draw_growth({"batch": grown["batch"]}, tmp_path / "one.png")

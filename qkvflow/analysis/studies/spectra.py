@@ -22,7 +22,8 @@ from qkvflow.analysis.study import ANALYSES, Analysis, Line, Study, Subject
 from qkvflow.data import Tokenizer
 from qkvflow.progress import progress
 from qkvflow.report.figures import COLOURS, LINES, MARKERS, both, figure
-from qkvflow.report.page import Paragraph, Picture, Rows, element
+from qkvflow.report.page import Paragraph, Picture, element
+from qkvflow.report.table import Table
 
 CIRCUITS = {"qk": "QK", "ov": "OV", "mlp": "feed-forward", "ssm": "state space"}
 DEPTH_COLOURS = "viridis"
@@ -95,7 +96,7 @@ class Spectra(Analysis):
             "Neighbouring depths are not independent: take the p-value of the rank correlation as an "
             "aid."
         )
-        return [element(Rows(head, rows)), element(Paragraph(reading))]
+        return [element(Table(head, rows)), element(Paragraph(reading))]
 
     def draw(self, study: Study, directory: Path) -> list[Picture]:
         """`eigenvalues`, `magnitudes` and `depth_rank`."""

@@ -15,20 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich import box
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 from qkvflow.cli.experiment.shared import PlanOptions
 from qkvflow.config import ConfigError, RunConfig
 from qkvflow.data import TokenDataset
+from qkvflow.experiments import tables
 from qkvflow.experiments.matching import matched_run
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.records import Record, costs
+from qkvflow.experiments.recording import costs_of
+from qkvflow.experiments.records import Costs, Finished, by_arm
 from qkvflow.experiments.results import Experiment, read_experiment
-from qkvflow.experiments.summary import first_below, megabytes
+from qkvflow.experiments.summary import first_below
 from qkvflow.files import write_json
+from qkvflow.report.table import Table, to_terminal
 from qkvflow.train.program import Program
 from qkvflow.train.resume import open_data
 
@@ -52,29 +53,49 @@ class Options(PlanOptions):
         return any(getattr(self, f.name) != f.default for f in dataclasses.fields(PlanOptions))
 
 
-def of_runs(records: Sequence[Record], loss: float | None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Row:
+    """What an arm costs."""
+
+    costs: Costs
+    ms_per_step: float
+    seconds_to_loss: float | None = None
+    """The median over its runs, if all of them reached the loss."""
+    runs_that_reached_it: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values, without what was not asked for."""
+        row = {**dataclasses.asdict(self.costs), "ms_per_step": self.ms_per_step}
+        if self.runs_that_reached_it is None:
+            return row
+        return row | {
+            "seconds_to_loss": self.seconds_to_loss,
+            "runs_that_reached_it": self.runs_that_reached_it,
+        }
+
+
+def of_runs(records: Sequence[Finished], loss: float | None) -> Row:
     """What the finished runs of an arm cost."""
-    names = ("parameters", "time_network_parameters", "flops_per_token", "training_flops")
-    row = {name: records[0][name] for name in (*names, "memory_bytes")}
-    row["ms_per_step"] = float(np.median([record["ms_per_step"] for record in records]))
-    if loss is not None:
-        looks = [first_below(loss, record) for record in records]
-        seconds = [look[1] for look in looks if look is not None]
-        row["seconds_to_loss"] = float(np.median(seconds)) if len(seconds) == len(looks) else None
-        row["runs_that_reached_it"] = f"{len(seconds)} of {len(looks)}"
-    return row
+    speed = float(np.median([record.ms_per_step for record in records]))
+    if loss is None:
+        return Row(records[0].costs, speed)
+    points = [first_below(loss, record) for record in records]
+    seconds = [point.seconds for point in points if point is not None]
+    median = float(np.median(seconds)) if len(seconds) == len(points) else None
+    return Row(records[0].costs, speed, median, f"{len(seconds)} of {len(points)}")
 
 
-def measured(run: RunConfig, data: TokenDataset, steps: int) -> dict[str, Any]:
+def measured(run: RunConfig, data: TokenDataset, steps: int) -> Row:
     """What a run would cost; time is the median of a few steps, after two to warm up."""
     program = Program.of(run, data)
-    known = {**costs(run, data.tokenizer.vocab_size), "memory_bytes": program.memory_bytes}
+    costs = costs_of(run, data.tokenizer.vocab_size)
     seconds = []
     for step in range(steps + 2):
         begin = time.perf_counter()
         float(program.step(step).loss)
         seconds.append(time.perf_counter() - begin)
-    return {**known, "ms_per_step": 1e3 * float(np.median(seconds[2:]))}
+    costs = dataclasses.replace(costs, memory_bytes=program.memory_bytes)
+    return Row(costs, 1e3 * float(np.median(seconds[2:])))
 
 
 def run(options: Options) -> None:
@@ -85,9 +106,9 @@ def run(options: Options) -> None:
         rows = _rows_of_plan(options.changed_plan(), options.timed_steps)
     else:
         rows = _rows_of_results(read_experiment(options.results), options.loss)
-    Console().print(_table(rows, options.loss))
+    Console().print(to_terminal(_table(rows, next(iter(rows)), options.loss)))
     if options.json is not None:
-        write_json(options.json, rows)
+        write_json(options.json, {arm: row.to_json() for arm, row in rows.items()})
 
 
 def _problems(options: Options) -> list[str]:
@@ -101,7 +122,7 @@ def _problems(options: Options) -> list[str]:
     return problems
 
 
-def _rows_of_plan(plan: Plan, steps: int) -> dict[str, dict[str, Any]]:
+def _rows_of_plan(plan: Plan, steps: int) -> dict[str, Row]:
     data = open_data(plan.arms[0].run)
     return {
         arm.name: measured(matched_run(plan, arm, data.tokenizer.vocab_size), data, steps)
@@ -109,31 +130,21 @@ def _rows_of_plan(plan: Plan, steps: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def _rows_of_results(experiment: Experiment, loss: float | None) -> dict[str, dict[str, Any]]:
-    finished = [record for record in experiment.records if record["status"] == "finished"]
-    arms = dict.fromkeys(record["arm"] for record in finished)
-    return {arm: of_runs([r for r in finished if r["arm"] == arm], loss) for arm in arms}
+def _rows_of_results(experiment: Experiment, loss: float | None) -> dict[str, Row]:
+    return {arm: of_runs(runs, loss) for arm, runs in by_arm(experiment.records).items()}
 
 
-def _table(rows: dict[str, dict], loss: float | None) -> Table:
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("arm", no_wrap=True)
-    headings = ["parameters", "time networks", "MFLOP/token", "training FLOP", "MB", "ms/step"]
-    if loss is not None:
-        headings += [f"s to {loss:g}", "runs"]
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for arm, row in rows.items():
-        cells = [
-            f"{row['parameters']:,}",
-            f"{row['time_network_parameters']:,}",
-            f"{row['flops_per_token'] / 1e6:.3f}",
-            f"{row['training_flops']:.3g}",
-            megabytes(row["memory_bytes"]),
-            f"{row['ms_per_step']:.0f}",
-        ]
-        if loss is not None:
-            seconds = row["seconds_to_loss"]
-            cells += ["" if seconds is None else f"{seconds:.0f}", row["runs_that_reached_it"]]
-        table.add_row(arm, *cells)
-    return table
+def _table(rows: dict[str, Row], reference: str, loss: float | None) -> Table:
+    table = tables.costs({arm: (row.costs, row.ms_per_step) for arm, row in rows.items()}, reference)
+    table = table.only(*(head for head in table.heads if head != "compression"), note="")
+    if loss is None:
+        return table
+    reached = tuple(
+        (
+            arm,
+            "" if row.seconds_to_loss is None else f"{row.seconds_to_loss:.0f}",
+            row.runs_that_reached_it or "",
+        )
+        for arm, row in rows.items()
+    )
+    return table.beside(Table(("model", f"s to {loss:g}", "runs"), reached))

@@ -16,6 +16,7 @@ from qkvflow.cli.experiment_display import Bars, tuned_table
 from qkvflow.config import ConfigError
 from qkvflow.experiments.reuse import check_others
 from qkvflow.experiments.runner import prepare, tune
+from qkvflow.report.table import to_terminal
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,6 @@ def run(options: Options) -> None:
     check_others(options.reuse)
     data = prepare(plan, options.out, options.reference)
     with Bars(console) as bars:
-        tuned = tune(plan, options.out, data, bars, options.reuse)
-    console.print(tuned_table(tuned))
+        choices = tune(plan, options.out, data, bars, options.reuse)
+    console.print(to_terminal(tuned_table(choices)))
     console.print(f"Written: {options.out / 'tuned.json'}")

@@ -1,0 +1,205 @@
+"""Packing: all that an experiment recorded, in a handful of files.
+
+    OUT/plan.yaml            as it was
+    OUT/records.jsonl        what were the records of its runs, its choices, its baselines
+    OUT/gates.safetensors    the gates of its runs, where there are some
+    OUT/report.md, figures/*.png
+
+The same records give the same bytes, in whatever order they came. The packed files are written whole
+and read back before anything that they hold is removed, so that a kill at any moment loses nothing;
+what can be made of the records again (statistics, runs by seed, pdf) is removed, too. Trained models
+stay where they are.
+"""
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save
+
+from qkvflow.experiments import baselines
+from qkvflow.experiments.recorded import recorded_plan
+from qkvflow.experiments.records import Failed, Json, record_of_json, record_to_json
+from qkvflow.experiments.store import (
+    PACKED,
+    PACKED_GATES,
+    Gates,
+    loose_gates,
+    loose_path,
+    packed,
+    packed_gates,
+    read_record,
+)
+from qkvflow.files import FileError, read_json, write_bytes
+from qkvflow.lock import HeldError, locked
+
+_RECORDS = ("seed-*.json", "lr-*.json")
+_TABLES = ("tuned", baselines.PLACE, baselines.FIRST_PLACE)
+_GATES = ".gates.safetensors"
+_DERIVED: tuple[str, ...] = ("statistics_summary.json", "significance_tests.json")
+_DERIVED += ("seed_*.json", "seed_*.pkl", "figures/*.pdf")
+_NAMED = 5
+"""Runs that are named one by one."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What packing did."""
+
+    out: Path
+    records: int
+    """Runs, of sweeps and of the comparison, that are in the packed file."""
+    removed: int
+    """Files that are no longer needed."""
+    unfinished: tuple[str, ...]
+    """Planned runs that failed or have not been run, by place."""
+
+    def __str__(self) -> str:
+        """What to print."""
+        said = f"{self.out}: {self.records} runs in {PACKED}, {self.removed} files removed."
+        if self.unfinished:
+            first, more = ", ".join(self.unfinished[:_NAMED]), len(self.unfinished) - _NAMED
+            said += f" Not finished: {first}{f' and {more} more' if more > 0 else ''}."
+        return said
+
+
+def pack(out: Path) -> Packed:
+    """Make a handful of files of an experiment; a second time changes nothing.
+
+    Raises:
+        FileError: there is no experiment, a run is under way, or a record is damaged.
+    """
+    if not any((out / name).is_file() for name in ("plan.yaml", "study.json")):
+        raise FileError(f"{out} is no experiment: it has no plan.yaml. There is nothing to pack.")
+    _check_nothing_is_under_way(out)
+    contents, gates = _loose_contents(out), _loose_gates(out)
+    if contents:
+        _write_lines(out, {place: entry.content for place, entry in packed(out).items()} | contents)
+    if gates:
+        _write_gates(out, packed_gates(out) | gates)
+    removed = _remove_packed(out, contents, gates) + _remove_derived(out)
+    runs = sum("/" in place for place in packed(out))
+    return Packed(out, runs, removed, tuple(_unfinished(out)))
+
+
+def _check_nothing_is_under_way(out: Path) -> None:
+    for claim in sorted(out.rglob(".*.claim")):
+        try:
+            with locked(claim):
+                pass
+        except HeldError as error:
+            name = claim.name.removeprefix(".").removesuffix(".claim")
+            place = (claim.parent / name).relative_to(out).as_posix()
+            raise FileError(f"{place} of {out} is under way: {error}") from error
+
+
+def _loose_contents(out: Path) -> dict[str, Json]:
+    """By place, what loose files hold, as it is packed: records in today's schema."""
+    paths = sorted(path for pattern in _RECORDS for path in out.rglob(pattern))
+    places = [path.relative_to(out).as_posix().removesuffix(".json") for path in paths]
+    places += [place for place in reversed(_TABLES) if loose_path(out, place).is_file()]
+    return {_kept_as(place): _content(loose_path(out, place), place) for place in places}
+
+
+def _kept_as(place: str) -> str:
+    """The baselines of the first experiments had another name."""
+    return baselines.PLACE if place == baselines.FIRST_PLACE else place
+
+
+def _loose_gates(out: Path) -> dict[str, Gates]:
+    return {
+        path.relative_to(out).as_posix().removesuffix(_GATES): load_file(path)
+        for path in sorted(out.rglob(f"seed-*{_GATES}"))
+    }
+
+
+def _write_lines(out: Path, contents: Mapping[str, Json]) -> None:
+    lines = [_line(place, contents[place]) for place in sorted(contents)]
+    write_bytes(out / PACKED, "".join(lines).encode())
+    if {place: entry.content for place, entry in packed(out).items()} != dict(contents):
+        raise FileError(f"{out / PACKED} is not what was written. Nothing was removed.")
+
+
+def _line(place: str, content: Json) -> str:
+    fields = {"place": place, "content": content}
+    return json.dumps(fields, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def _write_gates(out: Path, gates: Mapping[str, Gates]) -> None:
+    named = {
+        f"{place}/{name}": array for place in sorted(gates) for name, array in gates[place].items()
+    }
+    write_bytes(out / PACKED_GATES, save(dict(sorted(named.items()))))
+    there = packed_gates(out)
+    if there.keys() != gates.keys() or not all(_equal(there[of], gates[of]) for of in gates):
+        raise FileError(f"{out / PACKED_GATES} is not what was written. Nothing was removed.")
+
+
+def _remove_packed(out: Path, contents: Mapping[str, Json], gates: Mapping[str, Gates]) -> int:
+    """Remove loose files that are in the packed ones; not one that was written anew meanwhile."""
+    removed = 0
+    for place in sorted({*contents, *gates, *_TABLES}):
+        record, of_gates = loose_path(out, place), loose_gates(out, place)
+        if not record.is_file() and not of_gates.is_file():
+            continue
+        claim = record.with_name(f".{record.stem}.claim")
+        with locked(claim):
+            if record.is_file() and _content(record, place) == contents.get(_kept_as(place)):
+                record.unlink()
+                removed += 1
+            if of_gates.is_file() and _equal(load_file(of_gates), gates.get(place, {})):
+                of_gates.unlink()
+                removed += 1
+            (claim / ".lock").unlink()
+        _remove_empty(claim, out)
+    return removed
+
+
+def _content(path: Path, place: str) -> Json:
+    """What a loose file holds, as it is packed."""
+    content = read_json(path)
+    return record_to_json(record_of_json(content, str(path))) if "/" in place else content
+
+
+def _equal(first: Gates, second: Gates) -> bool:
+    names = first.keys() | second.keys()
+    return first.keys() == second.keys() and all(np.array_equal(first[n], second[n]) for n in names)
+
+
+def _remove_derived(out: Path) -> int:
+    """Remove what a command makes of the records again."""
+    paths = [path for pattern in _DERIVED for path in out.glob(pattern)]
+    paths += [path for path in (out / "figures").glob("*.png") if not _is_shown(out, path)]
+    for path in paths:
+        path.unlink()
+        _remove_empty(path.parent, out)
+    return len(paths)
+
+
+def _is_shown(out: Path, picture: Path) -> bool:
+    report = out / "report.md"
+    return not report.is_file() or f"(figures/{picture.name})" in report.read_text(encoding="utf-8")
+
+
+def _remove_empty(folder: Path, out: Path) -> None:
+    """Remove a folder, and those around it within the experiment, as far as they are empty."""
+    with suppress(OSError):  # it is not empty
+        while folder != out:
+            folder.rmdir()
+            folder = folder.parent
+
+
+def _unfinished(out: Path) -> Iterator[str]:
+    """Runs that the plan has and that did not finish."""
+    if not (out / "plan.yaml").is_file():
+        return
+    plan = recorded_plan(out)
+    for arm, seed in itertools.product(plan.names, plan.seeds):
+        place = f"runs/{arm}/seed-{seed}"
+        record = read_record(out, place)
+        if record is None or isinstance(record, Failed):
+            yield f"{place} ({'not run' if record is None else record.sentence})"

@@ -1,0 +1,124 @@
+"""Where the records of an experiment are: a file each while it runs, lines of one file once packed.
+
+    OUT/PLACE.json       loose; PLACE is runs/ARM/seed-0, sweep/ARM/lr-0.001, tuned or ngram_baselines
+    OUT/records.jsonl    packed: one line {"place": PLACE, "content": ...} for what was such a file
+    OUT/gates.safetensors    packed: what was OUT/PLACE.gates.safetensors, as PLACE/NAME
+
+Both may be there at once; a loose file is newer than a line of the same place.
+"""
+
+import functools
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from qkvflow.experiments.records import Record, record_of_json, record_to_json
+from qkvflow.files import FileError, read_json, write_json
+
+PACKED = "records.jsonl"
+PACKED_GATES = "gates.safetensors"
+RUNS, SWEEP = "runs/*/seed-*", "sweep/*/lr-*"
+"""Places of the runs that are compared, and of those that learning rates are chosen by."""
+Gates = dict[str, np.ndarray]
+"""By the name of a map: an array [layer, gate]."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a place holds, and where that was read."""
+
+    content: Any
+    where: str
+
+
+def read_place(out: Path, place: str) -> Entry | None:
+    """What a place holds, loose or packed; None where there is nothing."""
+    path = loose_path(out, place)
+    return Entry(read_json(path), str(path)) if path.is_file() else packed(out).get(place)
+
+
+def loose_path(out: Path, place: str) -> Path:
+    """The file that a place is while an experiment runs."""
+    return out / f"{place}.json"
+
+
+def read_record(out: Path, place: str) -> Record | None:
+    """The record of the run at a place, if it has ended."""
+    entry = read_place(out, place)
+    return None if entry is None else record_of_json(entry.content, entry.where)
+
+
+def write_record(out: Path, place: str, record: Record) -> None:
+    """Keep the record of the run at a place."""
+    write_json(loose_path(out, place), record_to_json(record))
+
+
+def places_like(out: Path, pattern: str) -> list[str]:
+    """The places of a pattern that have a record, seeds and rates in their order."""
+    return _ordered(out, pattern, ".json", packed(out))
+
+
+def _ordered(out: Path, pattern: str, suffix: str, in_one_file: Iterable[str]) -> list[str]:
+    loose = {path.relative_to(out).as_posix() for path in out.glob(f"{pattern}{suffix}")}
+    lines = {place for place in in_one_file if PurePosixPath(place).match(pattern)}
+    return sorted({place.removesuffix(suffix) for place in loose} | lines, key=_natural)
+
+
+def _natural(place: str) -> tuple[str, int, str]:
+    """A longer number is a larger one."""
+    folder, _, name = place.rpartition("/")
+    return folder, len(name), name
+
+
+def packed(out: Path) -> dict[str, Entry]:
+    """All lines of OUT/records.jsonl by place; none where there is no such file."""
+    path = out / PACKED
+    if not path.is_file():
+        return {}
+    stat = path.stat()
+    return _lines(path, (stat.st_ino, stat.st_mtime_ns, stat.st_size))
+
+
+@functools.lru_cache(maxsize=16)
+def _lines(path: Path, _version: tuple[int, ...]) -> dict[str, Entry]:
+    lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+    return dict(_entry(line, f"{path}, line {number},") for number, line in lines)
+
+
+def _entry(line: str, where: str) -> tuple[str, Entry]:
+    try:
+        fields = json.loads(line)
+        return fields["place"], Entry(fields["content"], where)
+    except (ValueError, KeyError, TypeError) as error:
+        raise FileError(f"{where} is damaged: {error}. Restore the file.") from error
+
+
+def loose_gates(out: Path, place: str) -> Path:
+    """The file of a run's gates while an experiment runs."""
+    return out / f"{place}.gates.safetensors"
+
+
+def gates_like(out: Path, pattern: str) -> dict[str, Gates]:
+    """By place, the gates of all runs of a pattern that have some."""
+    in_one_file = packed_gates(out)
+    return {
+        place: load_file(path) if (path := loose_gates(out, place)).is_file() else in_one_file[place]
+        for place in _ordered(out, pattern, ".gates.safetensors", in_one_file)
+    }
+
+
+def packed_gates(out: Path) -> dict[str, Gates]:
+    """By place, what OUT/gates.safetensors holds."""
+    path = out / PACKED_GATES
+    if not path.is_file():
+        return {}
+    found: dict[str, Gates] = {}
+    for name, array in sorted(load_file(path).items()):
+        place, _, of = name.rpartition("/")
+        found.setdefault(place, {})[of] = array
+    return found

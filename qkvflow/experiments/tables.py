@@ -1,0 +1,288 @@
+"""The tables of an experiment, each built once; a page, a terminal and a paper render them."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+from qkvflow.experiments.gates import Gates, gate_use
+from qkvflow.experiments.recorded import RecordedArm, RecordedPlan
+from qkvflow.experiments.records import Choice, Choices, Costs, Record
+from qkvflow.experiments.results import Results
+from qkvflow.experiments.summary import (
+    Comparison,
+    Sample,
+    Summary,
+    finite,
+    megabytes,
+    pareto_optimal,
+    steps_below,
+)
+from qkvflow.report.table import Row, Table
+from qkvflow.statistics import ALPHA, Interval, smallest_p_value
+
+_Summaries = Mapping[str, Summary]
+_OVER_SEEDS = "mean over seeds and half of Student's 95% interval"
+
+
+def losses(summary: _Summaries, baselines: Mapping[str, float], length: int | None = None) -> Table:
+    """What every model reached, and what n-grams of the same text reach."""
+    best = pareto_optimal(summary)
+    tested = any(row.test is not None for row in summary.values())
+    heads: Row = ("model", "parameters", "valid", "95%", "bits per byte", "perplexity", "seeds")
+    heads += ("test",) * tested + ("Pareto-optimal",)
+    rows = [
+        (
+            name,
+            f"{row.costs.parameters:,}",
+            f"{row.loss.mean:.4f}",
+            _half(row.loss.half_width),
+            f"{row.bits_per_byte:.3f}",
+            f"{row.perplexity:.3f}",
+            _seeds(row),
+            *((mean_and_half(row.test),) * tested),
+            "yes" if name in best else "",
+        )
+        for name, row in summary.items()
+    ]
+    empty = ("",) * (len(heads) - 3)
+    rows += [(name, "", f"{loss:.4f}", *empty) for name, loss in baselines.items()]
+    note = (
+        f"Nats per token on the whole valid split after the last step, {_OVER_SEEDS}. Pareto-optimal: "
+        "no other model with as few parameters or fewer has a loss as low."
+    )
+    if baselines:
+        begin = f", models begin anew every {length} tokens" if length else ""
+        note += (
+            " The n-grams (Witten-Bell, fitted on the train split) are the baselines to beat; they "
+            f"read the split from end to end{begin}."
+        )
+    return Table(heads, tuple(rows), "Loss", note)
+
+
+def side_by_side(experiments: Mapping[str, Results]) -> Table:
+    """The losses of several experiments, model by model."""
+    names = dict.fromkeys(name for results in experiments.values() for name in results.summary)
+    found = [results.summary for results in experiments.values()]
+    rows = tuple(
+        (name, *(mean_and_half(of[name].loss) if name in of else "" for of in found)) for name in names
+    )
+    note = (
+        f"Nats per token on the whole valid split after the last step, {_OVER_SEEDS}. A model may have "
+        "another width, or other steps, in each: see its row below Settings."
+    )
+    return Table(("model", *experiments), rows, "Side by side", note)
+
+
+def passed(records: Sequence[Record], baselines: Mapping[str, float]) -> Table:
+    """When every model went below every n-gram."""
+    rows = tuple(
+        (name, *("not passed" if step is None else f"{step:,}" for step in steps.values()))
+        for name, steps in steps_below(records, baselines).items()
+    )
+    note = (
+        "The step of the first evaluation at which the loss was below that of the n-gram; the median "
+        "over seeds, if all of them passed it. Evaluations in training are on a fixed part of the "
+        "valid split, n-grams are measured on all of it."
+    )
+    return Table(("model", *baselines), rows, "Baselines passed", note)
+
+
+def _seeds(row: Summary) -> str:
+    done, failed = len(row.seeds), row.failed_seeds
+    return f"{done} of {done + failed}" if failed else f"{done}"
+
+
+def _half(half: float | None) -> str:
+    return "" if half is None else f"+- {half:.4f}"
+
+
+def mean_and_half(sample: Sample | None) -> str:
+    """A mean and half of its interval; nothing where there are no runs."""
+    return "" if sample is None else f"{sample.mean:.4f} {_half(sample.half_width)}".strip()
+
+
+def differences(plan: RecordedPlan, tests: Sequence[Comparison]) -> Table:
+    """Every pair: the difference of losses, its intervals, and what may be said of it."""
+    heads: Row = ("pair", "n", "difference", "95%", "95% unpaired", "p", "p (Holm)", "p (flips)")
+    heads += ("Hedges' g", "P(better)", "p (equal)", "detectable")
+    rows = tuple(
+        (
+            f"{test.first} - {test.second}",
+            str(len(test.seeds)) if test.paired else " + ".join(map(str, test.runs)),
+            f"{test.found.difference:+.4f}",
+            _range(test.found.interval),
+            _range(test.found.welch_interval),
+            f"{test.found.test.p_value:.2g}",
+            f"{test.p_holm:.2g}{_star(test.p_holm)}",
+            "" if (flips := test.found.sign_flip) is None else f"{flips.p_value:.2g}",
+            _number(finite(test.found.hedges_g), "+.2f"),
+            f"{test.found.improvement:.2f}",
+            f"{test.p_equivalence_holm:.2g}{_star(test.p_equivalence_holm)}",
+            _number(test.found.detectable, ".4f"),
+        )
+        for test in tests
+    )
+    if tests[0].split == "test":
+        note = "The same on the test split, which had no part in the choice of learning rates."
+        return Table(heads, rows, "Differences on the test split", note)
+    return Table(heads, rows, "Differences", _how_to_read(plan, tests))
+
+
+def _how_to_read(plan: RecordedPlan, tests: Sequence[Comparison]) -> str:
+    family = tests[0].family
+    return (
+        "Differences of valid losses over the n seeds that both have; below zero, the first is better. "
+        "Intervals are over seeds, at the learning rates that were chosen, and each alone; 95%: of the "
+        "differences seed by seed; 95% unpaired: Welch's, as if the seeds had nothing in common. p: "
+        f"paired t-test, two-sided; p (Holm): corrected for all {family} pairs (*: at most 0.05). "
+        "p (flips): a test that supposes only that differences lie symmetrically about zero where "
+        f"models are equal{_least_by_flips(tests)}. Hedges' g: in standard deviations of a model's "
+        "runs, not of differences. P(better): share of all pairs of a run of the first with a run of "
+        "the second in which the first has the lower loss. p (equal): of two one-sided tests against "
+        f"the hypothesis that they differ by {plan.margin:g} nats or more, a margin that was set "
+        "beforehand; corrected like the others (*: equal within it). detectable: the true difference "
+        "that n seeds, whose differences scatter as these do, would call significant with a "
+        f"probability of 80% at the level 0.05 / {family}."
+        f"{_not_paired(tests)}{_not_compared(plan, tests)}"
+    )
+
+
+def _least_by_flips(tests: Sequence[Comparison]) -> str:
+    pairs = max(len(test.seeds) for test in tests)
+    return f"; with {pairs} seeds it cannot go below p = {smallest_p_value(pairs):.4g}" * (pairs > 1)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _range(ends: Interval) -> str:
+    return f"{ends.low:+.4f} to {ends.high:+.4f}"
+
+
+def _star(p_value: float) -> str:
+    return " *" if p_value <= ALPHA else ""
+
+
+def _not_paired(tests: Sequence[Comparison]) -> str:
+    note = " Where n is a sum, they have fewer than two seeds in common: 95% and p are Welch's."
+    return "" if all(test.paired for test in tests) else note
+
+
+def _not_compared(plan: RecordedPlan, tests: Sequence[Comparison]) -> str:
+    compared = {frozenset((test.first, test.second)) for test in tests}
+    pairs = itertools.combinations(plan.names, 2)
+    left = ", ".join(" - ".join(pair) for pair in pairs if frozenset(pair) not in compared)
+    return f" Not compared, since fewer than two seeds of both finished: {left}." if left else ""
+
+
+def settings(plan: RecordedPlan, summary: _Summaries) -> Table:
+    """In what models differ that was chosen for them."""
+    rows = tuple(
+        (
+            name,
+            f"{row.hidden_dim}",
+            f"{row.steps:,}",
+            f"{row.learning_rate:g}",
+            _equal_to(plan.arm(name)),
+        )
+        for name, row in summary.items()
+    )
+    heads = ("model", "width", "steps", "learning rate", "made equal to")
+    return Table(heads, rows, "Settings", words=frozenset({"made equal to"}))
+
+
+def _equal_to(arm: RecordedArm) -> str:
+    matches = {"parameters": arm.parameters_of, "training FLOP": arm.flops_of}
+    return ", ".join(f"{what} of {other}" for what, other in matches.items() if other is not None)
+
+
+def costs(rows: Mapping[str, tuple[Costs, float]], reference: str) -> Table:
+    """What every model costs: counted costs, and milliseconds per step."""
+    base = rows.get(reference)
+    heads: Row = ("model", "parameters", "time networks", "compression", "MFLOP per token")
+    heads += ("training FLOP", "memory, MB", "ms per step")
+    table = tuple(
+        (
+            name,
+            f"{of.parameters:,}",
+            f"{of.time_network_parameters:,}",
+            "" if base is None else f"{base[0].parameters / of.parameters:.2f}",
+            f"{of.flops_per_token / 1e6:.3f}",
+            f"{of.training_flops:.3g}",
+            megabytes(of.memory_bytes),
+            f"{speed:.0f}",
+        )
+        for name, (of, speed) in rows.items()
+    )
+    note = (
+        f"Compression: parameters of {reference} over those of the model. Operations are counted, "
+        "forward, and for all of training. Memory is that of parameters, optimizer, gradients and the "
+        "work of a step as the compiler plans it. Milliseconds per step are the median of the runs, "
+        "which did not take turns: the machine may have been slower for some than for others, and "
+        "small differences say nothing."
+    )
+    return Table(heads, table, "Costs", note)
+
+
+def costs_of(summary: _Summaries, reference: str) -> Table:
+    """What finished runs cost."""
+    return costs({name: (row.costs, row.speed) for name, row in summary.items()}, reference)
+
+
+def gates(found: Mapping[str, Mapping[int, Gates]]) -> Table:
+    """What became of the gates of every map."""
+    rows = tuple(
+        (name, of, f"{use.over_depth:.2f}", f"{use.closed:.0%}", f"{use.saturated:.0%}")
+        for name, runs in found.items()
+        for of, use in gate_use(list(runs.values())).items()
+    )
+    note = (
+        "What became of the gates of all layers and seeds, which start at 1 and stay between 0 and 2, "
+        "where the model does not say otherwise. over depth: their deviation from their mean over "
+        "depth, relative to their mean size. closed: of the gates of all layers the share below a "
+        "tenth of the same gate's largest size over depth; what scales a gate in all layers alike, the "
+        "weights behind it can take back. saturated: the share above 1.9."
+    )
+    heads = ("model", "map", "over depth", "closed", "saturated")
+    return Table(heads, rows, "Gates", note, frozenset({"map"}))
+
+
+def sweep(choices: Choices, digits: int = 4) -> Table:
+    """The loss of every model at every learning rate, the choice marked."""
+    rates = sorted({rate for choice in choices.values() for rate, _ in choice.sweep})
+    rows = tuple(
+        (
+            name,
+            *(_swept(choice, rate, digits) for rate in rates),
+            "none" if choice.learning_rate is None else f"{choice.learning_rate:g}",
+            "" if choice.learning_rate is None else "yes" if choice.inside else "no, at an end",
+        )
+        for name, choice in choices.items()
+    )
+    note = (
+        "Valid loss after a few steps at each peak learning rate, on a fixed part of the split and one "
+        "seed that is not used again; the best (*) is what the model is trained with. Where it lies at "
+        "an end of the range (!), the model might do better outside."
+    )
+    heads = ("model", *map(short_rate, rates), "chosen", "inside")
+    return Table(heads, rows, "Learning rates", note)
+
+
+def _swept(choice: Choice, rate: float, digits: int) -> str:
+    found = dict(choice.sweep)
+    if rate not in found:
+        return ""
+    loss = found[rate]
+    mark = ("*" if choice.inside else "!") if rate == choice.learning_rate else ""
+    return "failed" if loss is None else f"{loss:.{digits}f}{mark}"
+
+
+def short_rate(rate: float) -> str:
+    """A learning rate in few characters.
+
+    Example:
+        >>> short_rate(0.00025)
+        '2.5e-4'
+    """
+    digits, exponent = f"{rate:e}".split("e")
+    return f"{float(digits):g}e{int(exponent)}"
