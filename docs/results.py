@@ -12,7 +12,7 @@ from qkvflow.experiments.report import experiment_page, side_by_side
 from qkvflow.experiments.results import Experiment, read_experiment
 from qkvflow.files import read_json
 from qkvflow.finetune.page import study_page
-from qkvflow.finetune.study import Study
+from qkvflow.finetune.study import Study, read_records, summarise
 from qkvflow.report.page import Heading, Item, Rows
 
 ROOT = Path(__file__).parents[1]
@@ -105,6 +105,16 @@ def gates(name: str, of: str) -> Sequence[Gates]:
 
 
 @cache
+def adaptation() -> dict[str, Any]:
+    """What the records of results/finetune say together."""
+    return summarise(read_records(_study(), RESULTS / "finetune"))
+
+
+def _study() -> Study:
+    return from_dict(Study, record("finetune/study.json"))
+
+
+@cache
 def tables(name: str) -> dict[str, Rows]:
     """The tables of a report by the headings that they stand below."""
     found, heading = {}, ""
@@ -120,7 +130,6 @@ def _page(name: str) -> Sequence[Item]:
     if name == "three-tables":
         return side_by_side({of: experiment(of).results for of in THREE_TABLES})
     if name == "finetune":
-        summary = record("finetune/summary.json")
-        study = from_dict(Study, record("finetune/study.json"))
-        return study_page(study, summary, [RESULTS for _ in summary["losses"]])
+        summary = adaptation()
+        return study_page(_study(), summary, [RESULTS for _ in summary["losses"]])
     return experiment_page(name, experiment(name), {})

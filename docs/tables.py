@@ -113,7 +113,7 @@ def gains_of_pretraining(layers: int) -> Interval:
     """The least and the largest gain of an adapted model over one from scratch, from a depth on."""
     gains = [
         arms[f"{name.rsplit('-', 1)[0]}-scratch"][depth]["mean"] - row["mean"]
-        for arms in results.record("finetune/summary.json")["losses"].values()
+        for arms in results.adaptation()["losses"].values()
         for name, rows in arms.items()
         for depth, row in rows.items()
         if int(depth) >= layers and not name.endswith("-scratch")
