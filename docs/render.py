@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from docs import quantities, tables
-from docs.results import ROOT
+from docs.results import ROOT, UnknownNameError
 from qkvflow.config.strict import nearest
 from qkvflow.files import write_text
 from qkvflow.statistics import smallest_p_value
@@ -59,14 +59,18 @@ def render(text: str, name: str) -> str:
     def said(match: re.Match[str]) -> str:
         try:
             return _said(match[1])
-        except NameError as error:
-            problem = f"{error.name!r} is not in docs/quantities.py. {nearest(str(error.name), NAMES)}"
-        except (ArithmeticError, LookupError, SyntaxError, TypeError, ValueError) as error:
-            problem = f"{type(error).__name__}: {error}"
-        line = text.count("\n", 0, match.start()) + 1
-        raise DocumentError(f"{name}, line {line}: {{{{{match[1]}}}}}: {problem}")
+        except (ArithmeticError, LookupError, NameError, SyntaxError, TypeError, ValueError) as error:
+            line = text.count("\n", 0, match.start()) + 1
+            raise DocumentError(f"{name}, line {line}: {match[0]}: {_problem(error)}") from error
 
     return EXPRESSION.sub(said, text)
+
+
+def _problem(error: Exception) -> str:
+    """What is wrong with an expression, as a sentence."""
+    if isinstance(error, NameError):
+        return f"{error.name!r} is not in docs/quantities.py. {nearest(str(error.name), NAMES)}"
+    return str(error) if isinstance(error, UnknownNameError) else f"{type(error).__name__}: {error}"
 
 
 def _said(expression: str) -> str:
