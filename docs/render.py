@@ -69,7 +69,7 @@ def render(text: str, name: str) -> str:
 def _problem(error: Exception) -> str:
     """What is wrong with an expression, as a sentence."""
     if isinstance(error, NameError):
-        return f"{error.name!r} is not in docs/quantities.py. {nearest(str(error.name), NAMES)}"
+        return f"there is no quantity {error.name!r}. {nearest(str(error.name), NAMES)}"
     return str(error) if isinstance(error, UnknownNameError) else f"{type(error).__name__}: {error}"
 
 

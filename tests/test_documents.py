@@ -15,6 +15,7 @@ import pytest
 
 from qkvflow.cli.compare import Options, make_plan
 from qkvflow.config import Gpt2Config
+from qkvflow.config.variants import ADAPTERS, FAMILIES, INTEGRATORS, PARTS
 from qkvflow.experiments.results import read_experiment
 from qkvflow.models import MODELS, build_model, count_parameters
 from tests.models.gpt2_files import write_gpt2
@@ -104,6 +105,14 @@ def test_every_field_of_the_config_is_in_the_api_document():
         if f"`{name}`" not in text and f"    {name}=" not in text
     ]
     assert not missing
+
+
+@pytest.mark.parametrize("variants", [FAMILIES, PARTS, INTEGRATORS, ADAPTERS], ids=lambda of: of.kind)
+def test_every_setting_of_a_choice_is_in_the_api_document(variants):
+    text = (ROOT / "API.md").read_text()
+    for variant in variants.values():
+        settings = getattr(variant, "__dataclass_fields__", {})
+        assert not [name for name in settings if f"`{name}`" not in text], variant
 
 
 def test_the_example_program_runs_and_learns():

@@ -64,7 +64,7 @@ def test_formats(expression, said):
 @pytest.mark.parametrize(
     ("expression", "problem"),
     [
-        ("los('laptop', 'shared')", "'los' is not in docs/quantities.py. Did you mean 'loss'?"),
+        ("los('laptop', 'shared')", "there is no quantity 'los'. Did you mean 'loss'?"),
         ("loss('labtop', 'shared')", "there is no experiment 'labtop'. Did you mean 'laptop'?"),
         ("loss('laptop', 'sharde')", "there is no arm of laptop 'sharde'. Did you mean 'shared'?"),
         ("interval('gap', 'shared', 'true_time')", "gap does not compare shared with true_time"),
@@ -74,7 +74,7 @@ def test_formats(expression, said):
         ("best_rate('laptop', 'shared', 'tong_neuralode')", "different best rates: [0.0005, 0.008]"),
         ("1 +", "SyntaxError"),
         ("1 / 3 : .3q", "ValueError"),
-        ("open('README.md')", "'open' is not in docs/quantities.py."),
+        ("open('README.md')", "there is no quantity 'open'."),
     ],
 )
 def test_what_cannot_be_rendered_is_a_sentence_with_its_line(expression, problem):
