@@ -172,6 +172,12 @@ def test_they_are_what_make_would_run():
         assert printed.splitlines()[-1] == last
 
 
+def test_the_files_that_contributors_are_sent_to_are_there():
+    named = re.findall(r"`((?:qkvflow|docs)/[\w/.]+)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(named) > 20
+    assert not [path for path in named if not (ROOT / path).exists()]
+
+
 def test_links_between_documents_lead_somewhere():
     for document in ROOT.rglob("*.md"):
         if ".venv" in document.parts or document.parent.name == "source":  # no page
