@@ -44,7 +44,7 @@ class DocumentError(ValueError):
 
 
 def sources() -> dict[Path, Path]:
-    """Every source, by the document that it is rendered to."""
+    """Every source, by the document that it is rendered to: names in capitals are at the root."""
     found = sorted(SOURCES.glob("*.md"))
     return {(ROOT if path.stem.isupper() else ROOT / "docs") / path.name: path for path in found}
 
