@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install compare bench example test test-peers lint clean
+.PHONY: help install compare bench example documents test records test-peers lint clean
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -26,8 +26,14 @@ bench: install ## Measure speed: every promise, and how time grows (takes long)
 example: install ## Run the documented API from end to end
 	$(BIN)/python example_usage.py
 
+documents: install ## Render README.md and docs/ from docs/source and results/
+	$(BIN)/python -m docs.render
+
 test: lint ## Lint, check types, run the tests
 	$(BIN)/pytest
+
+records: install ## Check what committed records say by themselves
+	$(BIN)/pytest -m records -n 0 tests/test_records.py
 
 test-peers: $(VENV)/peers ## Compare with torch and transformers, which it installs
 	$(BIN)/pytest -m peers -n 0 tests/models

@@ -1,8 +1,5 @@
 """Any model in a basis over depth: exact with all matrices, the best there is with fewer."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -16,7 +13,6 @@ from qkvflow.nn.dynamic import map_name
 from qkvflow.nn.time_embed import layer_times
 from tests.support import WEIGHTS, difference, random_model, small_config, token_ids
 
-ROOT = Path(__file__).parents[2]
 LAYERS = 5
 
 
@@ -95,16 +91,3 @@ def test_weights_between_layers_have_no_place_in_the_basis():
         into_basis(model_of(integrator="heun"), 2)
     with pytest.raises(ConfigError, match="fixed-step"):
         into_basis(model_of(integrator="adaptive"), 2)
-
-
-def test_the_error_falls_to_nothing_as_the_benchmark_measured_it():
-    """What benchmarks/depth_basis.py found: three models of twelve layers, the loss of two of them."""
-    record = json.loads((ROOT / "results" / "depth_basis.json").read_text())
-    assert len(record["models"]) == 3
-    for name, found in record["models"].items():
-        for errors in found["errors"].values():
-            assert len(errors) == record["layers"] + 1
-            assert sorted(errors, reverse=True) == errors, name
-            assert errors[-1] == 0.0
-        if "losses" in found:
-            assert abs(found["losses"][-1] - found["own_loss"]) < 1e-4, name

@@ -1,0 +1,144 @@
+"""Tables of the documents, and what commands printed, for the expressions of docs/source."""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from docs import results
+from docs.quantities import Interval
+from qkvflow.cli.compare import difference_table, result_table
+
+
+def table(experiment: str, heading: str, first: int | None = None) -> str:
+    """The table of a report below a heading, or its first rows; a comment says where it is from."""
+    found = results.chosen(results.tables(experiment), heading, f"table of {experiment}")
+    lines = [found.head, ["---"] * len(found.head), *found.rows[:first]]
+    return f"<!-- results/{experiment}/report.md: {heading} -->\n" + _rows(lines)
+
+
+def _rows(lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+# What `qkvflow bench` and benchmarks/step_parts.py measured
+
+
+def times(contest: str, name: str, against: str) -> float:
+    """The time of one contestant over that of another."""
+    return _finding(contest, name, against)["ratio"]
+
+
+def bound(contest: str, name: str, against: str) -> float:
+    """What that ratio is promised to be at most."""
+    return _finding(contest, name, against)["at_most"]
+
+
+def _finding(contest: str, name: str, against: str) -> Mapping[str, Any]:
+    contests = results.record("bench.json")["contests"]
+    for found in results.chosen(contests, contest, "contest")["findings"]:
+        if (found["name"], found["against"]) == (name, against):
+            return found
+    raise results.UnknownNameError(f"{contest} has no time of {name} over that of {against}")
+
+
+def help_seconds() -> float:
+    """How long `qkvflow --help` takes."""
+    return results.record("bench.json")["once"]["help_seconds"]
+
+
+def contests() -> str:
+    """Rows of all contests with a bound: what, between whom, the bound, the ratio, its quartiles."""
+    return _rows(
+        [
+            (
+                contest["title"],
+                f"`{found['name']}` / {found['against']}",
+                f"{found['at_most']:.2f}",
+                f"{found['ratio']:.2f} ({Interval(*found['quartiles']):.2f})",
+            )
+            for contest in results.record("bench.json")["contests"].values()
+            for found in contest["findings"]
+            if found["at_most"] is not None
+        ]
+    )
+
+
+def compiling() -> str:
+    """Rows of all models: seconds to compile 6 and 48 layers, residual streams held for a layer."""
+    once = results.record("bench.json")["once"]
+    rows = []
+    for name, seconds in once["compile_seconds"].items():
+        held = {depth: of["streams"] for depth, of in once["memory"][name]["full"].items()}
+        a_layer = (held["48"] - held["12"]) / (48 - 12)
+        rows.append((f"`{name}`", f"{seconds['6']:.1f} s", f"{seconds['48']:.1f} s", f"{a_layer:.2f}"))
+    return _rows(rows)
+
+
+def growth() -> str:
+    """Rows of all axes: the exponent with which the time of a step grows, for each model."""
+    rows = []
+    for axis, models in results.record("bench.json")["growth"].items():
+        values = next(iter(models.values()))["values"]
+        exponents = (f"n^{found['exponent']:.2f}" for found in models.values())
+        rows.append((f"{axis}, {values[0]} to {values[-1]}", *exponents))
+    return _rows(rows)
+
+
+def share(size: str, part: str) -> float:
+    """What a part of a training step takes of it, alone."""
+    return results.chosen(results.record("step_parts.json")[size], part, "part of a step")
+
+
+# Circuits over depth, fine-tuning
+
+
+def circuit_slopes(*models: str) -> str:
+    """Rows of these models and their circuits: growth over depth, small on two texts, laptop."""
+    small = results.record("finetune/pretrain/magnitude_over_depth.json")
+    laptop = results.record("laptop/magnitude_over_depth.json")
+    rows = []
+    for model in models:
+        found = [small.get(f"{text} {model}") for text in ("embedded", "wikitext-2")]
+        found.append(results.chosen(laptop, model, "model"))
+        for circuit in ("qk", "ov"):
+            ends = [of and of[circuit]["end"] for of in found]
+            cells = [f"{end['mean']:+.2f} +- {end['ci95']:.2f} " if end else "" for end in ends]
+            rows.append(f"| `{model}` | {circuit.upper()} | {'| '.join(cells)}|")
+    return "\n".join(rows)
+
+
+def gains_of_pretraining(layers: int) -> Interval:
+    """The least and the largest gain of an adapted model over one from scratch, from a depth on."""
+    gains = [
+        arms[f"{name.rsplit('-', 1)[0]}-scratch"][depth]["mean"] - row["mean"]
+        for arms in results.adaptation()["losses"].values()
+        for name, rows in arms.items()
+        for depth, row in rows.items()
+        if int(depth) >= layers and not name.endswith("-scratch")
+    ]
+    return Interval(min(gains), max(gains))
+
+
+# What commands printed
+
+
+def comparison() -> str:
+    """What `qkvflow compare` printed of results/compare."""
+    experiment = results.experiment("compare")
+    run = experiment.plan.arms[0].run
+    title = f"After {run.steps} steps of {run.batch_size} x {run.length} bytes"
+    text = io.StringIO()
+    console = Console(width=80, file=text)
+    console.print(difference_table())
+    for of in experiment.records:
+        valid, speed = of["valid"]["loss"], of["ms_per_step"]
+        console.out(f"{of['arm']:<20} {'seed-0':<10} valid {valid:.4f}  {speed:.0f} ms/step")
+    console.print(result_table(experiment.results, experiment.floors, title))
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def printed(name: str) -> str:
+    """What a command printed, kept as a file under results/."""
+    return (results.RESULTS / name).read_text().rstrip("\n")
