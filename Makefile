@@ -21,7 +21,7 @@ compare: install ## Train every named model for a few steps and show what differ
 	$(BIN)/qkvflow compare
 
 bench: install ## Measure speed: every promise, and how time grows (takes long)
-	$(BIN)/qkvflow bench
+	$(BIN)/python -m benchmarks.speed
 
 example: install ## Run the documented API from end to end
 	$(BIN)/python example_usage.py

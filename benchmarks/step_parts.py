@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import optax
 from rich.progress import Progress
 
-from qkvflow.bench.contest import Entry, Task, compete
-from qkvflow.bench.lines import peers_are_installed
-from qkvflow.bench.ours import Shape
+from benchmarks.speed.contest import Entry, Task, compete
+from benchmarks.speed.lines import peers_are_installed
+from benchmarks.speed.ours import Shape
 from qkvflow.memory import keep_freed_memory
 from qkvflow.nn.attention import causal_attention
 
@@ -128,7 +128,7 @@ def main():
     with Progress() as progress:
         for name, shape in SHAPES.items():
             task = progress.add_task(f"parts of a step, {name}", total=ROUNDS)
-            entries = {"step": Entry("qkvflow.bench.ours:training_step", ("standard", shape))}
+            entries = {"step": Entry("benchmarks.speed.ours:training_step", ("standard", shape))}
             parts = PARTS + PEERS if peers_are_installed() else PARTS
             entries |= {f.__name__: Entry(f"{__spec__.name}:{f.__name__}", (shape,)) for f in parts}
             found = compete(entries, ROUNDS, lambda task=task: progress.advance(task)).times

@@ -22,7 +22,7 @@ def _rows(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-# What `qkvflow bench` and benchmarks/step_parts.py measured
+# What `make bench` and benchmarks/step_parts.py measured
 
 
 def times(contest: str, name: str, against: str) -> float:

@@ -27,7 +27,6 @@ ALTITUDE = [
     "experiments",
     "analysis",
     "finetune",
-    "bench",
     "cli",
 ]
 SOURCES = sorted(PACKAGE.rglob("*.py"))

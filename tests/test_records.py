@@ -78,7 +78,7 @@ def test_training_waits_no_longer_for_a_checkpoint_than_with_orbax():
 
 
 def test_compile_time_does_not_grow_with_depth_as_a_user_compiles():
-    """As `qkvflow bench --only once` measured it."""
+    """As `python -m benchmarks.speed --only once` measured it."""
     seconds = read_json(RESULTS / "bench.json")["once"]["compile_seconds"]
     assert set(seconds) == set(MODELS)
     assert all(of["48"] < 1.5 * of["6"] for of in seconds.values()), seconds

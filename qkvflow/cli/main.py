@@ -22,7 +22,6 @@ COMMANDS = {
     "experiment": "Compare models over paired seeds: sweeps, runs, statistics, costs, a page.",
     "adaptation": "Pretrain, change the depth, adapt to another text: the ICLR paper's experiment.",
     "analyze": "Look inside a trained model: spectra, Lyapunov exponents, trajectories, modulation.",
-    "bench": "Measure how fast this machine trains and generates, against what you would use instead.",
 }
 GROUPS = {
     "experiment": {
@@ -35,7 +34,7 @@ GROUPS = {
 }
 """Commands that have commands of their own."""
 LONG = {
-    *("compare", "train", "finetune", "adaptation", "bench"),
+    *("compare", "train", "finetune", "adaptation"),
     *("experiment run", "experiment tune", "experiment ablate"),
 }
 """Commands that repeat one large computation."""

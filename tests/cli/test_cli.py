@@ -60,7 +60,7 @@ def test_a_configuration_that_cannot_be_is_a_sentence_and_no_traceback(capsys):
 
 def test_a_directory_that_cannot_be_made_is_a_sentence_and_no_traceback(tmp_path, capsys):
     (tmp_path / "file").write_text("no directory")
-    assert main(["bench", "--out", str(tmp_path / "file" / "results")]) == 2
+    assert main(["compare", "--out", str(tmp_path / "file" / "results")]) == 2
     assert "cannot be used: Not a directory. Name another one." in capsys.readouterr().err
 
 

@@ -3,7 +3,7 @@
 import os
 import time
 
-from qkvflow.bench.contest import Task
+from benchmarks.speed.contest import Task
 
 
 def sleeping(seconds):

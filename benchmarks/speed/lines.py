@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from qkvflow.bench.contest import Competition, Entry, compete
-from qkvflow.bench.ours import Shape
+from benchmarks.speed.contest import Competition, Entry, compete
+from benchmarks.speed.ours import Shape
 
 PEAK = "matrix product"
-OURS, PEERS = "qkvflow.bench.ours", "qkvflow.bench.peers"
+OURS, PEERS = "benchmarks.speed.ours", "benchmarks.speed.peers"
 
 
 @dataclass(frozen=True)

@@ -4,19 +4,24 @@ Contestants run in processes of their own that take turns, so that what disturbs
 all of them; leave it alone meanwhile. Ratios can be compared, milliseconds cannot. With torch and
 transformers (pip install "qkvflow[peers]") their programs take part. All of it takes long on two
 cores; --only measures a part, and what was measured before stays in the file.
+
+    python -m benchmarks.speed --only step-small generate-1
 """
 
+import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from qkvflow.bench import costs, figures, growth, lines, show
+from benchmarks.speed import costs, figures, growth, lines, show
 from qkvflow.config import ConfigError, nearest
-from qkvflow.files import read_json, write_json
+from qkvflow.files import FileError, read_json, write_json
+from qkvflow.memory import keep_freed_memory
 from qkvflow.models import MODELS
 from qkvflow.provenance import machine, versions
 from qkvflow.report.table import to_terminal
@@ -27,7 +32,7 @@ ONCE = "once"
 
 @dataclass(frozen=True)
 class Options:
-    """Options of `qkvflow bench`."""
+    """What is measured, and how often."""
 
     only: tuple[str, ...] = ()
     """Contests to hold, such as step-small generate-1, the axes layers length hidden batch, or once."""
@@ -116,3 +121,19 @@ def _write(records: dict[str, Any], out: Path) -> None:
         figures.draw(records, out / "bench.png")
     if records["growth"]:
         figures.draw_growth(records["growth"], out / "growth.png")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what the arguments ask for; a mistake of the user is one sentence."""
+    options = tyro.cli(Options, prog="python -m benchmarks.speed", description=__doc__, args=arguments)
+    try:
+        run(options)
+    except (ConfigError, FileError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    keep_freed_memory()  # before anything starts JAX
+    sys.exit(main())

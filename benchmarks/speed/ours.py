@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qkvflow.bench.contest import Task
+from benchmarks.speed.contest import Task
 from qkvflow.config import Gpt2Config, RunConfig
 from qkvflow.generate import generate
 from qkvflow.memory import keep_freed_memory

@@ -9,8 +9,8 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from qkvflow.bench.contest import Contestant, Entry
-from qkvflow.bench.ours import Shape
+from benchmarks.speed.contest import Contestant, Entry
+from benchmarks.speed.ours import Shape
 from qkvflow.models import MODELS, build_model, training_memory
 
 HEAVY = ("matplotlib", "diffrax", "orbax", "tokenizers", "jax")
@@ -31,7 +31,7 @@ def startup(runs: int) -> dict[str, Any]:
 def compile_seconds(name: str, layers: int) -> float:
     """Of a training step as `qkvflow train` compiles it, width 256, 8 x 128 tokens."""
     shape = Shape(256, 4, layers, 128, 8)
-    contestant = Contestant(Entry("qkvflow.bench.ours:training_step", (name, shape)))
+    contestant = Contestant(Entry("benchmarks.speed.ours:training_step", (name, shape)))
     contestant.close()
     return contestant.facts["compile_seconds"]
 

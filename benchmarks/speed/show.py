@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
-from qkvflow.bench.growth import Growth
-from qkvflow.bench.lines import Outcome
+from benchmarks.speed.growth import Growth
+from benchmarks.speed.lines import Outcome
 from qkvflow.report.table import Table
 
 Json = dict[str, Any]

@@ -6,13 +6,13 @@ import os
 import numpy as np
 import pytest
 
-from qkvflow.bench import figures, show
-from qkvflow.bench.contest import Competition, ContestError, Entry, Times, compete
-from qkvflow.bench.growth import AXES, Growth, shape_at
-from qkvflow.bench.lines import PEAK, Claim, Contest, Outcome, contests, find
-from qkvflow.cli.main import main
+from benchmarks.speed import figures, show
+from benchmarks.speed.__main__ import main
+from benchmarks.speed.contest import Competition, ContestError, Entry, Times, compete
+from benchmarks.speed.growth import AXES, Growth, shape_at
+from benchmarks.speed.lines import PEAK, Claim, Contest, Outcome, contests, find
 
-TASKS = "tests.bench.tasks"
+TASKS = "tests.benchmarks.tasks"
 
 
 def sleeping(seconds):
@@ -107,7 +107,7 @@ def test_records_are_json_and_tables_and_figures_show_them(tmp_path):
 def test_the_command_measures_what_is_asked_and_keeps_what_was_measured(tmp_path, capsys):
     before = {"contests": {}, "growth": {}, "once": {"help_seconds": 1.0}}
     (tmp_path / "bench.json").write_text(json.dumps(before))
-    assert main(["bench", "--only", "flat", "--rounds", "1", "--out", str(tmp_path)]) == 0
+    assert main(["--only", "flat", "--rounds", "1", "--out", str(tmp_path)]) == 0
     record = json.loads((tmp_path / "bench.json").read_text())
     assert record["once"] == before["once"] and list(record["contests"]) == ["flat"]
     finding = record["contests"]["flat"]["findings"][0]
@@ -118,7 +118,7 @@ def test_the_command_measures_what_is_asked_and_keeps_what_was_measured(tmp_path
 
 def test_a_file_that_is_no_json_is_named_and_left_alone(tmp_path, capsys):
     (tmp_path / "bench.json").write_text("{")
-    assert main(["bench", "--only", "flat", "--rounds", "1", "--out", str(tmp_path)]) == 2
+    assert main(["--only", "flat", "--rounds", "1", "--out", str(tmp_path)]) == 2
     assert "is not JSON" in capsys.readouterr().err
     assert (tmp_path / "bench.json").read_text() == "{"
 
@@ -128,6 +128,6 @@ def test_a_file_that_is_no_json_is_named_and_left_alone(tmp_path, capsys):
     [(["--only", "step-smal"], "step-small"), (["--rounds", "0"], "at least 1")],
 )
 def test_what_cannot_be_measured_is_said_before_anything_is_done(arguments, words, tmp_path, capsys):
-    assert main(["bench", *arguments, "--out", str(tmp_path / "new")]) == 2
+    assert main([*arguments, "--out", str(tmp_path / "new")]) == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "new").exists()

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qkvflow.bench.contest import Entry, compete
-from qkvflow.bench.ours import Shape
+from benchmarks.speed.contest import Entry, compete
+from benchmarks.speed.ours import Shape
 
 NAMES = ("standard", "time_indexed_mlp", "time_indexed_ssm")
 BASE = Shape(hidden=128, heads=4, layers=4, length=128, batch=8)
@@ -46,7 +46,7 @@ def grow(axis: str, rounds: int, advance: Callable[[], None]) -> list[Growth]:
     seconds: dict[str, list[float]] = {name: [] for name in NAMES}
     for value in AXES[axis]:
         shape = shape_at(axis, value)
-        entries = {name: Entry("qkvflow.bench.ours:training_step", (name, shape)) for name in NAMES}
+        entries = {name: Entry("benchmarks.speed.ours:training_step", (name, shape)) for name in NAMES}
         competition = compete(entries, rounds, advance)
         for name in NAMES:
             seconds[name].append(competition.times[name].median)

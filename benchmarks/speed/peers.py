@@ -6,8 +6,8 @@ import torch
 import torch.nn as nn
 from torch.nn import functional
 
-from qkvflow.bench.contest import Task
-from qkvflow.bench.ours import Shape
+from benchmarks.speed.contest import Task
+from benchmarks.speed.ours import Shape
 
 
 class Layer(nn.Module):
