@@ -14,7 +14,7 @@ from typing import Any
 
 VERSION = 2
 """Of the layout that `RunConfig.to_dict` writes."""
-_CAME_LATER: dict[str, Any] = {"final_tokens": None, "start": None, "plugins": []}
+_CAME_LATER: dict[str, Any] = {"final_tokens": None, "start": None, "plugins": [], "depths": []}
 _CAME_LATER_TO_ARCHITECTURE: dict[str, Any] = {"time_frequency": 1000.0, "adapter": None}
 """Fields that the first runs do not have, with what these runs did."""
 _GATED = {"time_indexed_mlp", "time_indexed_ssm", "hybrid"}

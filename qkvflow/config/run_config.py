@@ -102,6 +102,8 @@ class RunConfig:
     """Windows of text in a step."""
     length: int = 128
     """Tokens in a window; also the longest sequence of the model."""
+    depths: tuple[int, ...] = ()
+    """Depths in layers that every training step is drawn from; empty: the model's own depth."""
     accumulate: int = 1
     """Microbatches that a batch is computed in, one after the other, to save memory."""
     seed: int = 0
@@ -203,6 +205,8 @@ def _relations(run: RunConfig) -> list[str]:
             f"optimizer.warmup is {run.optimizer.warmup} in a run of {run.steps} steps; "
             "expected at most steps, or the learning rate never reaches its peak."
         )
+    if any(depth < 1 for depth in run.depths) or len(set(run.depths)) < len(run.depths):
+        problems.append(f"depths is {list(run.depths)}; expected different ones, at least 1.")
     if run.seed + run.seeds - 1 > LARGEST_SEED:
         problems.append(f"seed is {run.seed}; expected at most {LARGEST_SEED}.")
     if run.start is not None:

@@ -10,7 +10,8 @@ import jax
 from qkvflow.config import ConfigError, Gpt2Config, RunConfig
 from qkvflow.config.variants import PARTS
 from qkvflow.experiments.plan import Arm, Plan
-from qkvflow.models import MODELS, LanguageModel, build_model, count_parameters, training_flops
+from qkvflow.models import MODELS, LanguageModel, build_model, count_parameters
+from qkvflow.train.depths import run_flops
 
 WIDEST = 8192
 CLOSE = 0.005
@@ -82,8 +83,6 @@ def steps_of_equal_cost(run: RunConfig, other: RunConfig, vocab_size: int) -> in
     Where its own steps do so within `CLOSE`, it keeps them: it is then the same run as in a comparison
     at equal steps.
     """
-    ours, theirs = (
-        training_flops(shapes_of(r, vocab_size), r.batch_size, r.length) for r in (run, other)
-    )
-    wanted = other.steps * theirs / ours
+    ours, theirs = (run_flops(r, shapes_of(r, vocab_size)) for r in (run, other))
+    wanted = run.steps * theirs / ours
     return run.steps if abs(wanted / run.steps - 1) < CLOSE else max(1, round(wanted))

@@ -14,9 +14,10 @@ from qkvflow import train
 from qkvflow.config import RunConfig
 from qkvflow.experiments.matching import shapes_of
 from qkvflow.experiments.records import Costs, Evaluation, Failed, Finished, Json, Origin, Point
-from qkvflow.models import count_parameters, forward_flops, training_flops
+from qkvflow.models import count_parameters, forward_flops
 from qkvflow.provenance import machine, now, versions
 from qkvflow.train import TrainingError, read_metrics
+from qkvflow.train.depths import run_flops
 
 
 def finished_record(
@@ -94,7 +95,7 @@ def costs_of(run: RunConfig, vocab_size: int) -> Costs:
         parameters.total,
         parameters.time_network,
         forward_flops(model, run.batch_size, run.length) / step_tokens,
-        run.steps * training_flops(model, run.batch_size, run.length),
+        run_flops(run, model),
     )
 
 

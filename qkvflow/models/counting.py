@@ -21,6 +21,7 @@ from qkvflow.models.paths import arrays_of, nodes_of
 from qkvflow.nn.dynamic import Block
 from qkvflow.nn.linear import Linear, size_of
 from qkvflow.nn.norm import Norm
+from qkvflow.nn.time_embed import layer_times
 from qkvflow.nn.weights import Weight, resolve, size
 
 NORM = 8
@@ -60,11 +61,14 @@ def count_parameters(model: LanguageModel) -> Parameters:
     return Parameters(**sizes)
 
 
-def forward_flops(model: LanguageModel, batch: int, length: int) -> int:
-    """Operations of a forward pass over batch * length tokens, weights made from curves included."""
+def forward_flops(model: LanguageModel, batch: int, length: int, depth: int | None = None) -> int:
+    """Operations of a forward pass over batch * length tokens, weights made from curves included.
+
+    With a depth, of a pass through so many layers in place of the model's own.
+    """
     blocks = model.transformer.blocks
     block = eqx.filter_eval_shape(resolve, blocks, 1.0)
-    evaluations = model.plan().evaluations
+    evaluations = model.plan(None if depth is None else layer_times(depth)).evaluations
     config = model.config
     token = evaluations * _block_flops(block, length)
     token += NORM * config.hidden_dim + 2 * config.hidden_dim * config.vocab_size
@@ -72,9 +76,9 @@ def forward_flops(model: LanguageModel, batch: int, length: int) -> int:
     return batch * length * token + curves
 
 
-def training_flops(model: LanguageModel, batch: int, length: int) -> int:
+def training_flops(model: LanguageModel, batch: int, length: int, depth: int | None = None) -> int:
     """Operations of a forward and a backward pass; the optimizer's are not among them."""
-    return 3 * forward_flops(model, batch, length)
+    return 3 * forward_flops(model, batch, length, depth)
 
 
 def _block_flops(block: Block, length: int) -> int:

@@ -1,7 +1,7 @@
 """The compiled side of a run: the state on its devices and the step that changes it."""
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ from qkvflow.config import RunConfig
 from qkvflow.data import TokenDataset, batch_at
 from qkvflow.models import LanguageModel
 from qkvflow.models.paths import Arrays, with_arrays
+from qkvflow.train.depths import depth_at
 from qkvflow.train.placement import Placement
 from qkvflow.train.step import Learner, Report, State, over_seeds
 
@@ -31,6 +32,7 @@ class Program:
         self.shapes: State = jax.eval_shape(self._start_all, self._numbers)
         self._where = placement.of_state(self.shapes)
         self._state: State | None = None
+        self._steps: dict[int | None, Any] = {}
 
     @staticmethod
     def of(run: RunConfig, data: TokenDataset) -> "Program":
@@ -75,24 +77,31 @@ class Program:
 
         To know it, the step is compiled, so that the first one takes no longer than the others.
         """
-        plan = self._compiled.memory_analysis()
-        if plan is None:
-            return None
-        in_place = plan.alias_size_in_bytes  # outputs that take the place of inputs
-        both = plan.argument_size_in_bytes + plan.output_size_in_bytes - in_place
-        return int(both + plan.temp_size_in_bytes)
+        plans = [self._compiled(depth).memory_analysis() for depth in self._run.depths or (None,)]
+        needed = [
+            plan.argument_size_in_bytes
+            + plan.output_size_in_bytes
+            - plan.alias_size_in_bytes  # outputs that take the place of inputs
+            + plan.temp_size_in_bytes
+            for plan in plans
+            if plan is not None
+        ]
+        return int(max(needed)) if needed else None
 
-    @cached_property
-    def _compiled(self) -> Any:
-        where = None if self._where is None else (self._where, None)
-        step = jax.jit(
-            over_seeds(self.learner.step, self._run.seeds), donate_argnums=0, out_shardings=where
-        )
-        return step.lower(self.state, self._numbers, *self._batch(0)).compile()
+    def _compiled(self, depth: int | None) -> Any:
+        """The step at a depth, compiled once."""
+        if depth not in self._steps:
+            where = None if self._where is None else (self._where, None)
+            step = over_seeds(partial(self.learner.step, depth=depth), self._run.seeds)
+            program = jax.jit(step, donate_argnums=0, out_shardings=where)
+            lowered = program.lower(self.state, self._numbers, *self._batch(0))
+            self._steps[depth] = lowered.compile()
+        return self._steps[depth]
 
     def step(self, number: int) -> Report:
         """Take a step with the batch of this number; returns at once, before it is computed."""
-        self._state, report = self._compiled(self.state, self._numbers, *self._batch(number))
+        compiled = self._compiled(depth_at(self._run, number))
+        self._state, report = compiled(self.state, self._numbers, *self._batch(number))
         return report
 
     def _batch(self, step: int) -> tuple[Any, Any]:

@@ -9,8 +9,9 @@ import numpy as np
 
 from qkvflow import __version__
 from qkvflow.config import RunConfig
-from qkvflow.models import LanguageModel, training_flops
+from qkvflow.models import LanguageModel
 from qkvflow.train.checkpoints import Progress
+from qkvflow.train.depths import run_flops
 from qkvflow.train.evaluation import Evaluation
 from qkvflow.train.metrics import Record, Sink, Thresholds
 from qkvflow.train.step import Report
@@ -110,8 +111,8 @@ def _values(evaluation: Evaluation) -> dict[str, Any]:
     return {"evaluated_tokens": values.pop("tokens"), **values}
 
 
-def _flops(model: LanguageModel, run: RunConfig) -> int | None:
-    """Operations of a step; unknown where the integrator chooses its steps itself."""
+def _flops(model: LanguageModel, run: RunConfig) -> float | None:
+    """Operations of a step, on average; unknown where the integrator chooses its steps itself."""
     if not model.integrator.has_grid:
         return None
-    return training_flops(model, run.batch_size, run.length)
+    return run_flops(run, model) / max(run.steps, 1)

@@ -7,6 +7,7 @@ any more, until the loop has noticed and stops.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -19,6 +20,7 @@ from qkvflow.config import Gpt2Config, RunConfig
 from qkvflow.models import LanguageModel, build_model
 from qkvflow.models.language_model import token_losses
 from qkvflow.models.paths import Arrays, arrays_of, with_arrays
+from qkvflow.nn.time_embed import layer_times
 from qkvflow.train.optimizer import check_optimizer, make_optimizer, make_schedule
 from qkvflow.train.start import trained_paths
 
@@ -65,6 +67,8 @@ class Learner:
     def of(run: RunConfig, config: Gpt2Config) -> "Learner":
         """The learner of a run; its mistakes show here, before anything is computed."""
         model = eqx.filter_eval_shape(build_model, run.model, config, key=jax.random.key(0))
+        if run.depths:
+            model.plan()  # refuses an integrator that chooses its depth itself
         trained = trained_paths(model, run.start)
         arrays, _ = split(arrays_of(model), trained)
         schedule = make_schedule(run.optimizer, run.steps)
@@ -84,11 +88,13 @@ class Learner:
         trained, _ = split(parameters, self.trained)
         return State(parameters, self.optimizer.init(trained), zero, zero, zero)
 
-    def step(self, state: State, seed: Array, inputs: Array, targets: Array) -> tuple[State, Report]:
-        """Learn from ids [batch, position] and the ids that follow them."""
+    def step(
+        self, state: State, seed: Array, inputs: Array, targets: Array, *, depth: int | None = None
+    ) -> tuple[State, Report]:
+        """Learn from ids [batch, position] and the ids that follow them, at a depth."""
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _DROPOUT), state.step)
         trained, fixed = split(state.parameters, self.trained)
-        loss, gradients = self.gradients(trained, fixed, key, inputs, targets)
+        loss, gradients = self.gradients(trained, fixed, key, inputs, targets, depth)
         norm = optax.tree.norm(gradients)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         failures = jnp.where(finite, 0, state.failures + 1).astype(jnp.int32)
@@ -106,10 +112,16 @@ class Learner:
         return State(parameters | fixed, optimizer, state.step + 1, skipped, failures), report
 
     def gradients(
-        self, parameters: Arrays, fixed: Arrays, key: Array, inputs: Array, targets: Array
+        self,
+        parameters: Arrays,
+        fixed: Arrays,
+        key: Array,
+        inputs: Array,
+        targets: Array,
+        depth: int | None = None,
     ) -> tuple[Array, Arrays]:
         """Mean loss and its gradient, the batch in `accumulate` parts one after the other."""
-        differentiate = jax.value_and_grad(self._loss)
+        differentiate = jax.value_and_grad(partial(self._loss, depth))
         if self.accumulate == 1:
             return differentiate(parameters, fixed, key, inputs, targets)
         parts = [ids.reshape(self.accumulate, -1, ids.shape[-1]) for ids in (inputs, targets)]
@@ -123,12 +135,19 @@ class Learner:
         return jax.tree.map(lambda x: x / self.accumulate, total)
 
     def _loss(
-        self, parameters: Arrays, fixed: Arrays, key: Array, inputs: Array, targets: Array
+        self,
+        depth: int | None,
+        parameters: Arrays,
+        fixed: Arrays,
+        key: Array,
+        inputs: Array,
+        targets: Array,
     ) -> Array:
         config = self.model.config
         drops = config.attn_pdrop or config.resid_pdrop or config.embd_pdrop
         model = with_arrays(self.model, parameters | fixed)
-        return jnp.mean(token_losses(model, inputs, targets, key=key if drops else None))
+        t = None if depth is None else layer_times(depth)
+        return jnp.mean(token_losses(model, inputs, targets, t, key if drops else None))
 
 
 def split(arrays: Arrays, trained: tuple[str, ...] | None) -> tuple[Arrays, Arrays]:
