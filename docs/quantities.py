@@ -16,8 +16,10 @@ from scipy import stats
 
 from docs import results
 from docs.results import UnknownNameError, arm, pair
+from qkvflow import statistics
 from qkvflow.config import Gpt2Config
 from qkvflow.experiments.gates import gate_use
+from qkvflow.experiments.tables import short_rate
 from qkvflow.models import build_model, count_parameters
 from qkvflow.statistics import holm, pooled_t_test, summarise, welch_test
 from qkvflow.train.optimizer import make_schedule
@@ -51,48 +53,51 @@ def span(*numbers: float) -> Interval:
 
 def loss(experiment: str, name: str) -> float:
     """The loss of an arm."""
-    return arm(experiment, name)["loss_mean"]
+    return arm(experiment, name).loss.mean
 
 
 def lowest_loss(experiment: str, name: str) -> float:
     """The loss of an arm's best run."""
-    return min(arm(experiment, name)["all_losses"])
+    return min(arm(experiment, name).loss.values)
 
 
 def deviation(experiment: str, name: str) -> float:
     """The standard deviation of an arm's losses over seeds."""
-    return arm(experiment, name)["loss_std"]
+    spread = arm(experiment, name).loss.spread
+    if spread is None:
+        raise UnknownNameError(f"{name} has one run in {experiment}, and no deviation")
+    return spread.deviation
 
 
 def apart(experiment: str, name: str) -> float:
     """How far apart two runs of an arm lie at most, with a probability of 95%."""
-    seeds = arm(experiment, name)["num_seeds"]
-    return float(stats.t.ppf(0.975, seeds - 1) * deviation(experiment, name) * np.sqrt(2))
+    seeds = arm(experiment, name).seeds
+    return float(stats.t.ppf(0.975, len(seeds) - 1) * deviation(experiment, name) * np.sqrt(2))
 
 
 def parameters(experiment: str, name: str) -> int:
     """All that an arm trains."""
-    return arm(experiment, name)["params"]
+    return arm(experiment, name).costs.parameters
 
 
 def time_parameters(experiment: str, name: str) -> int:
     """Those of an arm's time networks."""
-    return arm(experiment, name)["time_network_params"]
+    return arm(experiment, name).costs.time_network_parameters
 
 
 def operations(experiment: str, name: str) -> float:
     """Floating-point operations of the whole training of an arm."""
-    return arm(experiment, name)["training_flops"]
+    return arm(experiment, name).costs.training_flops
 
 
 def width(experiment: str, name: str) -> int:
     """Of the residual stream."""
-    return arm(experiment, name)["hidden_dim"]
+    return arm(experiment, name).hidden_dim
 
 
 def steps(experiment: str, name: str) -> int:
     """Of training."""
-    return arm(experiment, name)["steps"]
+    return arm(experiment, name).steps
 
 
 def characters(experiment: str, name: str) -> int:
@@ -103,12 +108,12 @@ def characters(experiment: str, name: str) -> int:
 
 def learning_rate(experiment: str, name: str) -> float:
     """The peak, as the arm's sweep chose it."""
-    return arm(experiment, name)["learning_rate"]
+    return arm(experiment, name).learning_rate
 
 
 def milliseconds(experiment: str, name: str) -> float:
     """The median time of a step in runs that did not take turns."""
-    return arm(experiment, name)["speed_median"]
+    return arm(experiment, name).speed
 
 
 def kept_by_decay(experiment: str, name: str, steps: int | None = None) -> float:
@@ -125,46 +130,51 @@ def kept_by_decay(experiment: str, name: str, steps: int | None = None) -> float
 def difference(experiment: str, first: str, second: str, split: str = "valid") -> float:
     """By how much the loss of the first is above that of the second."""
     test = pair(experiment, first, second, split)
-    return test["difference"] if test["model1"] == first else -test["difference"]
+    return test.found.difference if test.first == first else -test.found.difference
 
 
 def interval(experiment: str, first: str, second: str, split: str = "valid") -> Interval:
     """The 95% interval of the difference."""
-    return _interval(experiment, first, second, split, "difference_ci95")
+    test = pair(experiment, first, second, split)
+    return _turned(test.found.interval, test.first == first)
 
 
 def unpaired_interval(experiment: str, first: str, second: str, split: str = "valid") -> Interval:
     """Welch's interval of the difference."""
-    return _interval(experiment, first, second, split, "difference_ci95_welch")
-
-
-def _interval(experiment: str, first: str, second: str, split: str, field: str) -> Interval:
     test = pair(experiment, first, second, split)
-    low, high = test[field]
-    return Interval(low, high) if test["model1"] == first else Interval(-high, -low)
+    return _turned(test.found.welch_interval, test.first == first)
+
+
+def _turned(ends: statistics.Interval, is_in_order: bool) -> Interval:
+    return Interval(ends.low, ends.high) if is_in_order else Interval(-ends.high, -ends.low)
 
 
 def p_value(experiment: str, first: str, second: str, split: str = "valid") -> float:
     """Of the paired t-test, corrected for all pairs of the experiment."""
-    return pair(experiment, first, second, split)["p_value_holm"]
+    return pair(experiment, first, second, split).p_holm
 
 
 def p_equal(
     experiment: str, first: str, second: str, split: str = "valid", corrected: bool = True
 ) -> float:
     """Of the test of equality within the margin, corrected for all pairs or of this one alone."""
-    suffix = "_holm" if corrected else ""
-    return pair(experiment, first, second, split)[f"p_value_equivalence{suffix}"]
+    test = pair(experiment, first, second, split)
+    if corrected or test.found.equivalence is None:
+        return test.p_equivalence_holm
+    return test.found.equivalence.p_value
 
 
 def missed(experiment: str, first: str, second: str) -> float:
     """The difference that so many seeds could have missed."""
-    return pair(experiment, first, second)["detectable_difference"]
+    found = pair(experiment, first, second).found.detectable
+    if found is None:
+        raise UnknownNameError(f"{first} and {second} of {experiment} have no pairs of seeds")
+    return found
 
 
 def pairs(experiment: str) -> int:
     """How many pairs of arms the tests of an experiment are corrected for."""
-    return results.experiment(experiment).results.tests[0]["comparisons_in_family"]
+    return results.experiment(experiment).results.tests[0].family
 
 
 def margin(experiment: str) -> float:
@@ -203,8 +213,7 @@ def best_rate(experiment: str, *names: str) -> str:
     rates = {min(found, key=found.__getitem__) for found in _sweeps(experiment, names)}
     if len(rates) > 1:
         raise ValueError(f"these arms have different best rates: {sorted(rates)}")
-    digits, exponent = f"{rates.pop():e}".split("e")
-    return f"{float(digits):g}e{int(exponent)}"
+    return short_rate(rates.pop())
 
 
 def cost_of_second_best(experiment: str, *names: str) -> Interval:
@@ -242,7 +251,7 @@ def baseline_in_windows(experiment: str, order: int, length: int) -> float:
 
 def closed_gates(experiment: str, name: str, of: str) -> float:
     """The share of the gates of a map that are closed in some layer."""
-    return results.chosen(gate_use(results.gates(experiment, name)), of, "map with gates").closed
+    return results.named(gate_use(results.gates(experiment, name)), of, "map with gates").closed
 
 
 def gates_over_depth(experiment: str, name: str) -> Interval:

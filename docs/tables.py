@@ -1,5 +1,6 @@
 """Tables of the documents, and what commands printed, for the expressions of docs/source."""
 
+import dataclasses
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,14 +9,16 @@ from rich.console import Console
 
 from docs import results
 from docs.quantities import Interval
-from qkvflow.cli.compare import difference_table, result_table
+from qkvflow.cli.compare import models_table, result_table
+from qkvflow.experiments.records import finished
+from qkvflow.report.table import to_markdown, to_terminal
 
 
 def table(experiment: str, heading: str, first: int | None = None) -> str:
     """The table of a report below a heading, or its first rows; a comment says where it is from."""
-    found = results.chosen(results.tables(experiment), heading, f"table of {experiment}")
-    lines = [found.head, ["---"] * len(found.head), *found.rows[:first]]
-    return f"<!-- results/{experiment}/report.md: {heading} -->\n" + _rows(lines)
+    found = results.named(results.tables(experiment), heading, f"table of {experiment}")
+    shown = to_markdown(dataclasses.replace(found, rows=found.rows[:first]))
+    return f"<!-- results/{experiment}/report.md: {heading} -->\n{shown}"
 
 
 def _rows(lines: Sequence[Sequence[str]]) -> str:
@@ -37,7 +40,7 @@ def bound(contest: str, name: str, against: str) -> float:
 
 def _finding(contest: str, name: str, against: str) -> Mapping[str, Any]:
     contests = results.record("bench.json")["contests"]
-    for found in results.chosen(contests, contest, "contest")["findings"]:
+    for found in results.named(contests, contest, "contest")["findings"]:
         if (found["name"], found["against"]) == (name, against):
             return found
     raise results.UnknownNameError(f"{contest} has no time of {name} over that of {against}")
@@ -88,7 +91,7 @@ def growth() -> str:
 
 def share(size: str, part: str) -> float:
     """What a part of a training step takes of it, alone."""
-    return results.chosen(results.record("step_parts.json")[size], part, "part of a step")
+    return results.named(results.record("step_parts.json")[size], part, "part of a step")
 
 
 # Circuits over depth, fine-tuning
@@ -101,7 +104,7 @@ def circuit_slopes(*models: str) -> str:
     rows = []
     for model in models:
         found = [small.get(f"{text} {model}") for text in ("embedded", "wikitext-2")]
-        found.append(results.chosen(laptop, model, "model"))
+        found.append(results.named(laptop, model, "model"))
         for circuit in ("qk", "ov"):
             ends = [of and of[circuit]["end"] for of in found]
             cells = [f"{end['mean']:+.2f} +- {end['ci95']:.2f} " if end else "" for end in ends]
@@ -127,15 +130,16 @@ def gains_of_pretraining(layers: int) -> Interval:
 def comparison() -> str:
     """What `qkvflow compare` printed of results/compare."""
     experiment = results.experiment("compare")
-    run = experiment.plan.arms[0].run
-    title = f"After {run.steps} steps of {run.batch_size} x {run.length} bytes"
+    runs = finished(experiment.records)
+    run = runs[0].run
+    title = f"After {run['steps']} steps of {run['batch_size']} x {run['length']} bytes"
     text = io.StringIO()
     console = Console(width=80, file=text)
-    console.print(difference_table())
-    for of in experiment.records:
-        valid, speed = of["valid"]["loss"], of["ms_per_step"]
-        console.out(f"{of['arm']:<20} {'seed-0':<10} valid {valid:.4f}  {speed:.0f} ms/step")
-    console.print(result_table(experiment.results, experiment.floors, title))
+    console.print(to_terminal(models_table()))
+    for of in runs:
+        valid, speed = of.valid.loss, of.ms_per_step
+        console.out(f"{of.arm:<20} seed-{of.seed:<5} valid {valid:.4f}  {speed:.0f} ms/step")
+    console.print(to_terminal(result_table(experiment.results, experiment.baselines, title)))
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 

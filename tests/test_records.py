@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from qkvflow.experiments.plan import PLANS as NAMED
-from qkvflow.experiments.plan import read_plan
-from qkvflow.experiments.results import read_experiment
+from qkvflow.config import RunConfig
+from qkvflow.experiments.plan import Arm, read_plan
+from qkvflow.experiments.records import chosen
+from qkvflow.experiments.results import read_experiment, read_sweep
 from qkvflow.files import read_json
 from qkvflow.models import MODELS
 from tests.support import WEIGHTS
@@ -28,41 +29,46 @@ def test_every_arm_was_swept_alike_and_trained_at_its_best_rate(out):
     experiment = read_experiment(out)
     if experiment.plan.sweep is None:
         return
-    assert set(experiment.tuned) == set(experiment.results.summary)
-    for arm, entry in experiment.tuned.items():
-        losses = {rate: loss for rate, loss in entry["sweep"] if loss is not None}
-        assert [rate for rate, _ in entry["sweep"]] == list(experiment.plan.sweep.learning_rates)
-        assert experiment.results.summary[arm]["learning_rate"] == min(losses, key=losses.get)
+    assert experiment.choices == chosen(read_sweep(out))
+    assert set(experiment.choices) == set(experiment.results.summary)
+    for arm, choice in experiment.choices.items():
+        assert tuple(rate for rate, _ in choice.sweep) == experiment.plan.sweep.learning_rates
+        assert experiment.results.summary[arm].learning_rate == choice.learning_rate
 
 
-PLANS = {out.name: read_plan(out.name) for out in EXPERIMENTS if (NAMED / f"{out.name}.yaml").is_file()}
-PLANS["laptop-parameters"] = read_plan("laptop").against("time_indexed_mlp").equal("parameters")
-PLANS["laptop-flops"] = read_plan("laptop").equal("flops")
-PLANS["gap"] = read_plan("ablation").over(steps=3000, seeds=[10]).against("shared")
+PLANS = {name: read_plan(name) for name in ("laptop", "seeds")}
+PLANS["laptop-parameters"] = PLANS["laptop"].with_reference("time_indexed_mlp").matched("parameters")
+PLANS["laptop-flops"] = PLANS["laptop"].matched("flops")
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_results_are_those_of_the_plan_that_comes_with_the_package(name):
     there, here = read_experiment(RESULTS / name).plan, PLANS[name]
-    assert [(arm, there.arm(arm.name)) for arm in there.arms if arm != here.arm(arm.name)] == []
+    for arm in there.arms:
+        assert as_planned(arm) == here.arm(arm.name)
     for what in ("seeds", "sweep", "margin", "test", "reference"):
         assert getattr(there, what) == getattr(here, what)
 
 
+def as_planned(arm):
+    """An arm of a recorded plan as one that could run."""
+    return Arm(arm.name, RunConfig.from_dict(arm.table), arm.parameters_of, arm.flops_of)
+
+
 def test_the_longer_runs_have_the_learning_rates_that_the_laptop_setting_chose():
     found = read_experiment(RESULTS / "laptop").results.summary
-    for arm in read_experiment(RESULTS / "long").plan.arms:
-        assert arm.run.optimizer.learning_rate == found[arm.name]["learning_rate"]
+    for arm, row in read_experiment(RESULTS / "long").results.summary.items():
+        assert row.learning_rate == found[arm].learning_rate
 
 
 def test_the_comparison_takes_less_than_five_minutes():
     records = read_experiment(RESULTS / "compare").records
     begun, ended = (
-        choose(datetime.fromisoformat(record[when]) for record in records)
+        choose(datetime.fromisoformat(getattr(record.origin, when)) for record in records)
         for choose, when in ((min, "began"), (max, "ended"))
     )
     assert (ended - begun).total_seconds() < 300
-    assert records[0]["machine"]["cores"] == 2
+    assert records[0].origin.machine["cores"] == 2
 
 
 def test_attention_written_out_is_not_slower_than_the_fused_kernel():

@@ -51,7 +51,8 @@ def said(folder):
     for line in blocks("bash")[0].strip().splitlines():
         found = in_folder(folder, "-m", *shlex.split(line))
         assert found.returncode == 0, f"{line}\n{found.stdout}\n{found.stderr}"
-        said[line.split()[1]] = found.stdout
+        words = line.removeprefix("qkvflow experiment ").removeprefix("qkvflow ").split()
+        said[words[0]] = found.stdout
     return said
 
 
@@ -70,8 +71,8 @@ def test_it_trains_generates_and_is_analysed(folder, said):
 
 
 def test_it_is_compared_over_seeds(folder, said):
-    assert "line" in said["flops"]
-    assert re.search(r"line.*shared|shared.*line", said["validate"], re.DOTALL)
+    assert "line" in said["cost"]
+    assert re.search(r"line.*shared|shared.*line", said["run"], re.DOTALL)
 
 
 COUNTED = """
