@@ -11,6 +11,8 @@ from qkvflow.experiments.matching import matched_run
 from qkvflow.experiments.plan import Plan, Sweep, with_learning_rate
 from qkvflow.experiments.records import Record
 from qkvflow.files import FileError, read_json
+from qkvflow.plugins import check_same
+from qkvflow.provenance import plugins_in
 from qkvflow.train.step import Learner
 
 Tuned = dict[str, dict[str, Any]]
@@ -61,6 +63,7 @@ class Job:
                 f"{self.record_path} is of a run on another text: {self.run.data} has changed. Restore "
                 "it, or choose another directory with --out."
             )
+        check_same(str(self.record_path), plugins_in(record["versions"]))
         return record["test"] is not None or not self.test
 
 
