@@ -11,6 +11,7 @@ from typing import Any
 from qkvflow import plugins
 
 _PACKAGES = ("qkvflow", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy")
+_PLUGIN = "plugin "
 _FOLDERS = ("config", "nn", "models", "data", "train")
 """What decides the numbers of a run."""
 
@@ -50,11 +51,20 @@ def _cores() -> int | None:
     return len(os.sched_getaffinity(0)) if can_be_pinned else os.cpu_count()
 
 
+def plugins_in(recorded: dict[str, str]) -> dict[str, str]:
+    """The plugins among recorded versions, with their digests."""
+    return {
+        name.removeprefix(_PLUGIN): sha256
+        for name, sha256 in recorded.items()
+        if name.startswith(_PLUGIN)
+    }
+
+
 def versions() -> dict[str, str]:
     """Of Python and of all that has a part in the result, a user's plugins among them."""
     return (
         {"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in _PACKAGES}
         | {"code": CODE}
-        | {f"plugin {name}": sha256 for name, sha256 in plugins.digests().items()}
+        | {_PLUGIN + name: sha256 for name, sha256 in plugins.digests().items()}
     )

@@ -12,6 +12,8 @@ from qkvflow.experiments.recording import table_of
 from qkvflow.experiments.records import Choices, Failed, Record
 from qkvflow.experiments.store import read_record
 from qkvflow.files import FileError
+from qkvflow.plugins import check_same
+from qkvflow.provenance import plugins_in
 from qkvflow.train.step import Learner
 
 
@@ -62,6 +64,7 @@ class Job:
                 f"The record of {self.out} is of a run on another text: {self.run.data} has changed. "
                 "Restore it, or choose another directory with --out."
             )
+        check_same(f"The record of {self.out}", plugins_in(record.origin.versions))
         return record.test is not None or not self.test
 
 
