@@ -48,7 +48,8 @@ class RecordedPlan:
     def of(fields: Mapping[str, Any]) -> "RecordedPlan":
         """The plan that plain tables describe."""
         fields = dict(fields)
-        arms = tuple(_arms(fields.get("base") or {}, fields["arms"]))
+        base = {**(fields.get("base") or {}), "plugins": list(fields.get("plugins") or [])}
+        arms = tuple(_arms(base, fields["arms"]))
         seeds = fields.get("seeds", SEEDS)
         sweep = fields.get("sweep")
         return RecordedPlan(
@@ -86,7 +87,9 @@ def recorded_plan(out: Path) -> RecordedPlan:
     """
     path = out / "plan.yaml"
     if not path.is_file():
-        raise FileError(f"{out} is no experiment: it has no plan.yaml. Run one there first.")
+        raise FileError(
+            f"{out} is no experiment: it has no plan.yaml. Run qkvflow experiment run first."
+        )
     return reading(RecordedPlan.of, read_yaml(path), str(path), "the plan of an experiment")
 
 

@@ -184,5 +184,5 @@ def test_a_text_that_has_changed_is_not_taken_for_the_same(done, text):
 
 
 def test_a_directory_without_an_experiment(tmp_path):
-    with pytest.raises(FileError, match=r"no plan.yaml. Run one there first"):
+    with pytest.raises(FileError, match=r"no plan.yaml. Run qkvflow experiment run first"):
         read_experiment(tmp_path)
