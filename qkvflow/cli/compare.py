@@ -6,7 +6,6 @@ the models differ in size, cost and start, not which is the better one: that is 
 `qkvflow experiment run` is for.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,9 +90,9 @@ def result_table(results: Results, baselines: Mapping[str, float], title: str) -
         "valid: nats per byte on all held-out text. compression: parameters of standard over those of "
         "the model. MFLOP: forward. So few steps do not rank the models."
     )
-    table = losses.only("model", "parameters", "valid", "bits per byte", note=note)
+    table = losses.only("model", "parameters", "valid", "bits per byte", title=title, note=note)
     costs = costs.only("model", "compression", "MFLOP per token", "memory, MB", "ms per step")
-    return dataclasses.replace(table.beside(costs), title=title)
+    return table.beside(costs)
 
 
 def run(options: Options) -> int:

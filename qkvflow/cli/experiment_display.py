@@ -94,15 +94,15 @@ class _RunBar(Sink):
 def tuned_table(choices: Choices) -> Table:
     """The sweep, as 80 columns hold it."""
     table = tables.sweep(choices, digits=3)
-    note = "Valid loss by peak rate. *: chosen. !: chosen, at an end: it may do better outside."
-    return table.only(*table.heads[:-2], note=note)
+    note = "*: chosen. !: chosen, at an end of the range: it may do better outside."
+    return table.only(*table.heads[:-2], title="Valid loss by learning rate", note=note)
 
 
 def loss_table(summary: Mapping[str, Summary]) -> Table:
     """What every model reached, as 80 columns hold it."""
     heads = ("model", "parameters", "valid", "95%", "bits per byte", "perplexity", "seeds")
     note = "Nats per token on the whole valid split; half of Student's 95% interval over seeds."
-    return tables.losses(summary, {}).only(*heads, note=note)
+    return tables.losses(summary, {}).only(*heads, title="Loss on the whole valid split", note=note)
 
 
 def cost_table(summary: Mapping[str, Summary], reference: str) -> Table:
@@ -122,7 +122,8 @@ def difference_table(plan: RecordedPlan, tests: Sequence[Comparison]) -> Table:
         note += ". Where n is a sum: too few seeds in common, not paired (Welch's test)"
     heads = ("pair", "n", "difference", "95%", "p", "p (Holm)", "p (flips)")
     note += ". Equivalence, size, power: see the report."
-    return tables.differences(plan, tests).only(*heads, note=note)
+    title = "Differences of valid losses"
+    return tables.differences(plan, tests).only(*heads, title=title, note=note)
 
 
 def show_failures(console: Console, failed: Sequence[Failed], out: Path) -> None:

@@ -8,7 +8,7 @@ from qkvflow.config import ConfigError, RunConfig
 from qkvflow.data import TokenDataset
 from qkvflow.experiments.matching import matched_run
 from qkvflow.experiments.plan import Plan, Sweep, with_learning_rate
-from qkvflow.experiments.recording import table_of
+from qkvflow.experiments.recording import run_of
 from qkvflow.experiments.records import Choices, Failed, Record
 from qkvflow.experiments.store import read_record
 from qkvflow.files import FileError
@@ -54,7 +54,7 @@ class Job:
         record = self.record()
         if record is None or isinstance(record, Failed):
             return False
-        if record.run != table_of(self.run):
+        if run_of(record) != self.run:
             raise FileError(
                 f"The record of {self.out} is of a run with other settings. Restore the plan it was "
                 "made with, or choose another directory with --out."

@@ -82,6 +82,7 @@ def pack(out: Path) -> Packed:
     if gates:
         _write_gates(out, packed_gates(out) | gates)
     removed = _remove_packed(out, contents, gates) + _remove_derived(out)
+    _remove_claims(out)
     runs = sum("/" in place for place in packed(out))
     return Packed(out, runs, removed, tuple(_unfinished(out)))
 
@@ -92,9 +93,12 @@ def _check_nothing_is_under_way(out: Path) -> None:
             with locked(claim):
                 pass
         except HeldError as error:
-            name = claim.name.removeprefix(".").removesuffix(".claim")
-            place = (claim.parent / name).relative_to(out).as_posix()
-            raise FileError(f"{place} of {out} is under way: {error}") from error
+            raise FileError(f"{_place_of(claim, out)} of {out} is under way: {error}") from error
+
+
+def _place_of(claim: Path, out: Path) -> str:
+    name = claim.name.removeprefix(".").removesuffix(".claim")
+    return (claim.parent / name).relative_to(out).as_posix()
 
 
 def _loose_contents(out: Path) -> dict[str, Json]:
@@ -146,16 +150,14 @@ def _remove_packed(out: Path, contents: Mapping[str, Json], gates: Mapping[str, 
         record, of_gates = loose_path(out, place), loose_gates(out, place)
         if not record.is_file() and not of_gates.is_file():
             continue
-        claim = record.with_name(f".{record.stem}.claim")
-        with locked(claim):
+        with locked(record.with_name(f".{record.stem if '/' in place else 'tuned'}.claim")):
             if record.is_file() and _content(record, place) == contents.get(_kept_as(place)):
                 record.unlink()
                 removed += 1
             if of_gates.is_file() and _equal(load_file(of_gates), gates.get(place, {})):
                 of_gates.unlink()
                 removed += 1
-            (claim / ".lock").unlink()
-        _remove_empty(claim, out)
+        _remove_empty(record.parent, out)
     return removed
 
 
@@ -183,6 +185,15 @@ def _remove_derived(out: Path) -> int:
 def _is_shown(out: Path, picture: Path) -> bool:
     report = out / "report.md"
     return not report.is_file() or f"(figures/{picture.name})" in report.read_text(encoding="utf-8")
+
+
+def _remove_claims(out: Path) -> None:
+    """Remove what processes held while they made runs that are packed now; nobody will make these."""
+    for claim in sorted(out.rglob(".*.claim")):
+        if _place_of(claim, out) in packed(out):
+            with locked(claim):
+                (claim / ".lock").unlink()
+            _remove_empty(claim, out)
 
 
 def _remove_empty(folder: Path, out: Path) -> None:

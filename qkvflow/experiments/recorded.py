@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from qkvflow.config.history import moved_run
 from qkvflow.config.strict import from_dict
 from qkvflow.config.yaml_files import read_yaml
 from qkvflow.experiments.plan import Sweep, merged
@@ -25,7 +26,7 @@ class RecordedArm:
 
     name: str
     table: Json
-    """The settings that the plan names; all others have their defaults."""
+    """The settings that the plan names, in today's layout; all others have their defaults."""
     parameters_of: str | None
     flops_of: str | None
 
@@ -47,7 +48,8 @@ class RecordedPlan:
     def of(fields: Mapping[str, Any]) -> "RecordedPlan":
         """The plan that plain tables describe."""
         fields = dict(fields)
-        arms = tuple(_arms(fields.get("base") or {}, fields["arms"]))
+        base = {**(fields.get("base") or {}), "plugins": list(fields.get("plugins") or [])}
+        arms = tuple(_arms(base, fields["arms"]))
         seeds = fields.get("seeds", SEEDS)
         sweep = fields.get("sweep")
         return RecordedPlan(
@@ -72,7 +74,7 @@ class RecordedPlan:
 
 def _arms(base: Json, arms: Mapping[Any, Json | None]) -> Iterator[RecordedArm]:
     for name, changes in arms.items():
-        table = merged(base, changes or {})
+        table = moved_run(merged(base, changes or {}))
         matches = {match: table.pop(match, None) for match in ("parameters_of", "flops_of")}
         yield RecordedArm(str(name), table, **matches)
 
@@ -85,14 +87,16 @@ def recorded_plan(out: Path) -> RecordedPlan:
     """
     path = out / "plan.yaml"
     if not path.is_file():
-        raise FileError(f"{out} is no experiment: it has no plan.yaml. Run one there first.")
+        raise FileError(
+            f"{out} is no experiment: it has no plan.yaml. Run qkvflow experiment run first."
+        )
     return reading(RecordedPlan.of, read_yaml(path), str(path), "the plan of an experiment")
 
 
 def unlike(planned: Json, run: Json, path: str = "") -> list[str]:
     """The settings that a plan names and of which a run has another value, as dotted names.
 
-    What has another place in today's layout, or another shape, is not compared.
+    What has another shape, such as a family by its name alone, is not compared.
     """
     found = []
     for name, wanted in planned.items():

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qkvflow import train
-from qkvflow.config import RunConfig
+from qkvflow.config import ConfigError, RunConfig
 from qkvflow.experiments.matching import shapes_of
 from qkvflow.experiments.records import Costs, Evaluation, Failed, Finished, Json, Origin, Point
 from qkvflow.models import count_parameters, forward_flops
@@ -69,6 +69,14 @@ def failed_record(arm: str, run: RunConfig, *, began: str, error: str) -> Failed
 def table_of(run: RunConfig) -> Json:
     """A run as a file has it: lists in place of tuples."""
     return json.loads(json.dumps(run.to_dict()))
+
+
+def run_of(record: Finished) -> RunConfig | None:
+    """The run of a record; None where it has a switch that is no longer there."""
+    try:
+        return RunConfig.from_dict(record.run)
+    except ConfigError:
+        return None
 
 
 def _origin(began: str) -> Origin:

@@ -165,7 +165,7 @@ def read_experiment(out: Path) -> Experiment:
     order = {name: i for i, name in enumerate(plan.names)}
     places = [place for place in places_like(out, RUNS) if place.split("/")[1] in order]
     if not places:
-        raise FileError(f"{out} has no run that has ended. Run the experiment first.")
+        raise FileError(f"{out} has no run that has ended. Run qkvflow experiment run first.")
     places.sort(key=lambda place: order[place.split("/")[1]])
     records = _read(out, places)
     choices = read_choices(out)

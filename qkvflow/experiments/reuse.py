@@ -12,9 +12,10 @@ from pathlib import Path
 
 from safetensors.numpy import save_file
 
+from qkvflow.config import RunConfig
 from qkvflow.experiments.jobs import Job
-from qkvflow.experiments.recording import table_of
-from qkvflow.experiments.records import Finished, Json
+from qkvflow.experiments.recording import run_of
+from qkvflow.experiments.records import Finished
 from qkvflow.experiments.store import (
     RUNS,
     SWEEP,
@@ -38,7 +39,7 @@ def take_over(jobs: Sequence[Job], others: Sequence[Path]) -> None:
     """
     known = _finished_runs(others) if others else {}
     for job in jobs:
-        found = [] if job.digest is None else known.get(_key(table_of(job.run), job.digest), [])
+        found = [] if job.digest is None else known.get(_key(job.run, job.digest), [])
         sources = [source for source in found if not job.test or source[2].test is not None]
         if sources and job.record() is None:
             with suppress(HeldError), locked(job.claim):
@@ -61,8 +62,9 @@ def _finished_runs(others: Sequence[Path]) -> dict[str, list[_Source]]:
     for out in (other.resolve() for other in others):
         for place in (*places_like(out, SWEEP), *places_like(out, RUNS)):
             record = read_record(out, place)
-            if isinstance(record, Finished):
-                key = _key(record.run, record.data_digest)
+            run = run_of(record) if isinstance(record, Finished) else None
+            if isinstance(record, Finished) and run is not None:
+                key = _key(run, record.data_digest)
                 found.setdefault(key, []).append((out, place, record))
     return found
 
@@ -76,5 +78,5 @@ def check_others(others: Sequence[Path]) -> None:
             )
 
 
-def _key(run: Json, digest: str) -> str:
-    return json.dumps([run, digest], sort_keys=True)
+def _key(run: RunConfig, digest: str) -> str:
+    return json.dumps([run.to_dict(), digest], sort_keys=True)

@@ -34,13 +34,13 @@ class Table:
                 f"a row of {len(uneven[0])} cells below {len(self.heads)} heads: {uneven[0]}"
             )
 
-    def only(self, *heads: str, note: str | None = None) -> "Table":
-        """Some of the columns, in this order, and a shorter note where one is given."""
+    def only(self, *heads: str, title: str | None = None, note: str | None = None) -> "Table":
+        """Some of the columns, in this order; under another title, above another note, where given."""
         places = [self.heads.index(head) for head in heads]
         rows = tuple(tuple(row[place] for place in places) for row in self.rows)
-        return dataclasses.replace(
-            self, heads=heads, rows=rows, note=self.note if note is None else note
-        )
+        title = self.title if title is None else title
+        note = self.note if note is None else note
+        return dataclasses.replace(self, heads=heads, rows=rows, title=title, note=note)
 
     def beside(self, other: "Table") -> "Table":
         """The columns of both, row by row of this one; empty where the other has no such row."""

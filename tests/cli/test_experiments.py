@@ -1,5 +1,6 @@
 """The commands of experiments, from one end to the other, at a tiny size."""
 
+import dataclasses
 import importlib
 import io
 import json
@@ -20,11 +21,21 @@ from qkvflow.config import RunConfig
 from qkvflow.experiments import slurm
 from qkvflow.experiments.jobs import Job
 from qkvflow.experiments.plan import PLANS, Plan
+from qkvflow.experiments.recorded import RecordedPlan
+from qkvflow.experiments.records import finished
 from qkvflow.experiments.results import read_experiment
 from qkvflow.experiments.summary import significance_tests
 from qkvflow.lock import locked
+from qkvflow.report.page import numbers_of
+from qkvflow.report.table import to_terminal
 from tests.browser import CHROMIUM, COUNT_PARTS, look_at
-from tests.experiments.support import check_pdf, check_picture, made_up_record, tiny_fields
+from tests.experiments.support import (
+    check_pdf,
+    check_picture,
+    made_up_failure,
+    made_up_record,
+    tiny_fields,
+)
 from tests.train.support import write_text
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -70,7 +81,7 @@ def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
     assert main(["experiment", "run", "--plan", plan, "--out", "out"]) == 0
     printed = capsys.readouterr().out
     assert "Differences of valid losses" in printed
-    assert "cannot go below 0.5" in printed
+    assert "cannot go below 0.5" in " ".join(printed.split())
     summary = json.loads((tmp_path / "out" / "statistics_summary.json").read_text())
     assert {"loss_mean", "loss_std", "loss_ci95", "speed_mean", "params", "all_losses"} <= set(
         summary["gated"]
@@ -92,10 +103,15 @@ def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
     assert "once, after its last step" in (tmp_path / "out" / "report.md").read_text()
     if CHROMIUM is not None:
         found = look_at(tmp_path / "out" / "report.html", tmp_path, COUNT_PARTS)
-        assert len(found["images"]) == 7 and min(found["images"]) > 500
+        assert len(found["images"]) == 6 and min(found["images"]) > 500
     capsys.readouterr()
     assert main(["experiment", "cost", "--results", "out", "--loss", "4.0"]) == 0
-    assert "s to 4" in capsys.readouterr().out
+    assert "seconds" in capsys.readouterr().out
+    told = numbers_of((tmp_path / "out" / "report.md").read_text())
+    assert main(["experiment", "pack", "out"]) == 0
+    assert "8 runs in records.jsonl" in capsys.readouterr().out
+    assert main(["experiment", "run", "--plan", plan, "--out", "out"]) == 0
+    assert numbers_of((tmp_path / "out" / "report.md").read_text()) == told
     assert main(["experiment", "report", "--results", "out", "out"]) == 2
     assert "say where it goes with --out" in capsys.readouterr().err
     assert main(["experiment", "report", "--results", "out", "out", "--out", "both"]) == 0
@@ -106,10 +122,10 @@ def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
 
 def test_the_time_to_a_loss_is_that_of_runs_that_all_reached_it():
     records = [made_up_record("a", seed, loss) for seed, loss in enumerate((2.0, 2.2))]
-    assert of_runs(records, 2.8)["seconds_to_loss"] == 6.0
-    assert of_runs(records, 2.6)["seconds_to_loss"] == 9.0
+    assert of_runs(records, 2.8).seconds_to_loss == 6.0
+    assert of_runs(records, 2.6).seconds_to_loss == 9.0
     some = of_runs(records, 2.1)
-    assert (some["seconds_to_loss"], some["runs_that_reached_it"]) == (None, "1 of 2")
+    assert (some.seconds_to_loss, some.runs_that_reached_it) == (None, "1 of 2")
 
 
 def test_what_was_tuned_for_equal_costs_is_what_run_takes(plan, tmp_path, capsys):
@@ -149,7 +165,7 @@ def test_workers_are_submitted_by_an_option(plan, tmp_path, capsys, monkeypatch)
     assert main([*submit, "1", "--slurm-options", "timeout_min=5"]) == 0
     (worker,) = submitted
     assert f"Submitted: {worker.job_id}." in capsys.readouterr().out
-    assert [record["status"] for record in worker.result()] == ["finished"] * 4
+    assert len(finished(worker.result())) == 4
     assert len(read_experiment(tmp_path / "out").records) == 4
     for options, sentence in (
         (["1", "--slurm-options", "partitoin=long"], "submitit says: "),
@@ -178,7 +194,7 @@ def test_an_ablation_leaves_a_table_and_a_figure(plan, tmp_path, capsys):
     assert read_experiment(tmp_path / "out").plan.reference == "gated"
     assert "Differences of valid losses" in capsys.readouterr().out
     records = read_experiment(tmp_path / "out").records
-    assert [(r["seed"], r["run"]["steps"]) for r in records] == [(3, 6), (5, 6)] * 2
+    assert [(r.seed, r.run["steps"]) for r in records] == [(3, 6), (5, 6)] * 2
     check_picture(tmp_path / "out" / "figures" / "forest.png")
     check_pdf(tmp_path / "out" / "figures" / "forest.pdf")
     assert (tmp_path / "out" / "report.md").read_text().startswith("# Ablation\n")
@@ -216,14 +232,14 @@ def test_an_arm_that_fails_is_told_and_the_others_are_shown(plan, tmp_path, caps
 def test_errors_are_shown_as_they_are_and_every_arm_has_a_bar():
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
     run = RunConfig(steps=3)
-    jobs = [Job(arm, run, Path("runs") / arm / "seed-0") for arm in ("first", "second")]
+    jobs = [Job(arm, run, Path("out"), f"runs/{arm}/seed-0") for arm in ("first", "second")]
     with display.Bars(console) as bars:
         bars.stage("runs", len(jobs))
         for job in jobs:
             (sink,) = bars.begin(job)
             sink.tick(3, 2.5)
             error = "cannot open [/some/place], f32[batch]\ntrace"
-            bars.end(job, {"status": "failed", "error": error})
+            bars.end(job, dataclasses.replace(made_up_failure(job.arm, 0), error=error))
     shown = console.file.getvalue()
     assert "cannot open [/some/place], f32[batch]" in shown
     last = shown[shown.rindex("runs ") :]
@@ -252,37 +268,39 @@ def test_mistakes_show_before_any_work(plan, tmp_path, capsys):
 def test_tables_fit_into_a_terminal_of_80_columns(name):
     """Seven and eight learning rates."""
     experiment = read_experiment(RESULTS / name)
-    printed = tables(experiment.tuned, experiment.results.summary, experiment.results.tests)
+    printed = tables(experiment)
     for arm, row in experiment.results.summary.items():
         assert arm in printed
-        assert f"{row['params']:,}" in printed
-        assert f"{min(loss for _, loss in experiment.tuned[arm]['sweep'] if loss):.3f}*" in printed
+        assert f"{row.costs.parameters:,}" in printed
+        assert f"{min(loss for _, loss in experiment.choices[arm].sweep if loss):.3f}*" in printed
     assert "\N{HORIZONTAL ELLIPSIS}" not in printed, printed
 
 
 def test_long_names_of_arms_are_folded_and_no_number_is_lost():
     experiment = read_experiment(RESULTS / "laptop")
     longer = {arm: f"{arm}_at_a_quarter_of_the_rate" for arm in experiment.results.summary}
-    tests = [
-        {**test, "model1": longer[test["model1"]], "model2": longer[test["model2"]]}
-        for test in experiment.results.tests
-    ]
-    summary = {longer[arm]: row for arm, row in experiment.results.summary.items()}
-    printed = tables(experiment.tuned, summary, tests)
-    assert all(f"{test['difference']:+.4f}" in printed for test in tests)
-    assert all(f"{row['params']:,}" in printed for row in summary.values())
+    fields = experiment.plan.fields
+    arms = {longer[arm]: {**table, "parameters_of": None} for arm, table in fields["arms"].items()}
+    fields = {**fields, "arms": arms, "reference": longer["standard"]}
+    records = [dataclasses.replace(r, arm=longer[r.arm]) for r in experiment.records]
+    choices = {longer[arm]: choice for arm, choice in experiment.choices.items()}
+    plan = RecordedPlan.of(fields)
+    renamed = dataclasses.replace(experiment, plan=plan, records=records, choices=choices)
+    printed = tables(renamed)
+    assert all(f"{test.found.difference:+.4f}" in printed for test in renamed.results.tests)
+    assert all(f"{row.costs.parameters:,}" in printed for row in renamed.results.summary.values())
     assert "\N{HORIZONTAL ELLIPSIS}" not in printed, printed
 
 
 def test_pairs_that_are_not_paired_are_marked():
-    plan = Plan.of(tiny_fields("x.txt", seeds=4))
+    plan = RecordedPlan.of(tiny_fields("x.txt", seeds=4))
     seeds = {"standard": (0, 1, 2), "gated": (2, 3)}
     records = [made_up_record(arm, seed, 2.0 + 0.01 * seed) for arm in seeds for seed in seeds[arm]]
     console = Console(width=80, file=io.StringIO())
-    console.print(display.test_table(significance_tests(plan, records)))
+    console.print(to_terminal(display.difference_table(plan, significance_tests(plan, records))))
     printed = console.file.getvalue()
-    assert "~-0.0150" in printed
-    assert "not paired (Welch's test)" in printed
+    assert "3 + 2" in printed and "-0.0150" in printed
+    assert "not paired (Welch's test)" in " ".join(printed.split())
     assert "seeds cannot go below" not in printed
 
 
@@ -304,9 +322,8 @@ def test_what_was_read_last_is_written_last(plan, tmp_path, monkeypatch):
     assert (out / "statistics_summary.json").exists()
 
 
-def tables(tuned, summary, tests):
+def tables(experiment):
+    """What a command prints of an experiment."""
     console = Console(width=80, file=io.StringIO())
-    console.print(display.tuned_table(tuned))
-    console.print(display.summary_table(summary, "Losses"))
-    console.print(display.test_table(tests))
+    display.show_experiment(experiment, console)
     return console.file.getvalue()

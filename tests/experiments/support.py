@@ -4,6 +4,7 @@ import copy
 import struct
 from pathlib import Path
 
+from qkvflow.experiments.records import Costs, Evaluation, Failed, Finished, Origin, Point
 from qkvflow.experiments.results import save_plan
 from qkvflow.experiments.runner import Watcher, complete
 from qkvflow.files import read_json
@@ -62,35 +63,41 @@ def check_pdf(path):
     assert b"/FontFile2" in content, "TrueType fonts are embedded"
 
 
-def made_up_record(arm, seed, loss, *, status="finished", steps=100, parameters=1000):
+def made_up_record(arm, seed, loss, *, steps=100, parameters=1000, rate=1e-3, length=16):
     """The record of a run that never ran."""
-    run = {
-        "steps": steps,
-        "architecture": {"hidden_dim": 16},
-        "optimizer": {"learning_rate": 1e-3},
-    }
-    head = {"arm": arm, "seed": seed, "status": status, "run": run}
-    if status == "failed":
-        return {**head, "error": "no such thing\ntrace"}
-    return {
-        **head,
-        "versions": {"python": "3"},
-        "machine": {"processor": "a <machine>", "cores": 2, "system": "Linux"},
-        "began": "2026-01-01T00:00:00+00:00",
-        "ended": "2026-01-01T01:00:00+00:00",
-        "data_digest": "0123456789abcdef",
-        "valid": {"loss": loss, "bits_per_byte": loss / 0.693, "standard_error": 0.01, "whole": True},
-        "test": None,
-        "parameters": parameters,
-        "time_network_parameters": 0,
-        "flops_per_token": 1e6,
-        "training_flops": 10**12,
-        "memory_bytes": 10**7,
-        "seconds": 12.0,
-        "ms_per_step": 20.0 + seed,
-        "curve": [[0, 0.0, 5.0], [50, 6.0, loss + 0.5], [100, 12.0, loss]],
-        "notes": [],
-    }
+    return Finished(
+        arm,
+        seed,
+        made_up_run(steps, rate, length),
+        ORIGIN,
+        "0123456789abcdef",
+        Evaluation(loss, loss / 0.693, 0.01, True, 1000),
+        None,
+        Costs(parameters, 0, 1e6, 10**12, 10**7),
+        12.0,
+        20.0 + seed,
+        (Point(0, 0.0, 5.0), Point(50, 6.0, loss + 0.5), Point(100, 12.0, loss)),
+    )
+
+
+def made_up_failure(arm, seed, rate=1e-3):
+    """The record of a run that failed."""
+    return Failed(arm, seed, made_up_run(100, rate, 16), ORIGIN, "no such thing\ntrace")
+
+
+def made_up_run(steps, rate, length):
+    """The settings that a report speaks of."""
+    common = {"batch_size": 4, "length": length, "data": "x.txt", "tokenizer": "byte"}
+    architecture, optimizer = {"hidden_dim": 16}, {"learning_rate": rate}
+    return {**common, "steps": steps, "architecture": architecture, "optimizer": optimizer}
+
+
+ORIGIN = Origin(
+    {"python": "3"},
+    {"processor": "a <machine>", "cores": 2, "system": "Linux"},
+    "2026-01-01T00:00:00+00:00",
+    "2026-01-01T01:00:00+00:00",
+)
 
 
 class Counter(Watcher):

@@ -15,15 +15,22 @@ from matplotlib.figure import Figure
 from safetensors.numpy import save_file
 
 from qkvflow.experiments import figures
-from qkvflow.experiments.figures import draw_gates, frontier
+from qkvflow.experiments.figures import draw_gates
 from qkvflow.experiments.gates import gate_use
-from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.present import draw_all, name_of, write_report, write_table
+from qkvflow.experiments.recorded import RecordedPlan
+from qkvflow.experiments.records import Choice, Point
 from qkvflow.experiments.results import Experiment
 from qkvflow.report import figures as drawing
 from qkvflow.report.figures import appearance, line_style
 from tests.browser import COUNT_PARTS, look_at, needs_chromium
-from tests.experiments.support import check_pdf, check_picture, made_up_record, tiny_fields
+from tests.experiments.support import (
+    check_pdf,
+    check_picture,
+    made_up_failure,
+    made_up_record,
+    tiny_fields,
+)
 
 LOSSES = {"standard": (2.34, 2.35, 2.36), "gated": (2.20, 2.21, 2.23), "third": (2.21, 2.19, 2.24)}
 
@@ -32,17 +39,15 @@ LOSSES = {"standard": (2.34, 2.35, 2.36), "gated": (2.20, 2.21, 2.23), "third": 
 def experiment(tmp_path):
     arms = {name: {"model": "standard"} for name in (*LOSSES, "broken")}
     arms["third"]["parameters_of"] = "gated"
-    plan = Plan.of(tiny_fields("x.txt", arms=arms, seeds=3))
+    plan = RecordedPlan.of(tiny_fields("x.txt", arms=arms, seeds=3))
     records = [
         made_up_record(arm, seed, loss, parameters=parameters)
         for (arm, losses), parameters in zip(LOSSES.items(), (4000, 1000, 2000), strict=True)
         for seed, loss in enumerate(losses)
     ]
-    records.append(made_up_record("broken", 0, None, status="failed"))
-    tuned = {
-        arm: {"learning_rate": 2e-3, "inside": True, "sweep": [[1e-3, 3.0], [2e-3, 2.9], [4e-3, None]]}
-        for arm in LOSSES
-    }
+    records.append(made_up_failure("broken", 0))
+    choice = Choice(2e-3, True, ((1e-3, 3.0), (2e-3, 2.9), (4e-3, None)))
+    tuned = dict.fromkeys(LOSSES, choice)
     rng = np.random.default_rng(0)
     closing = np.array([[1.0], [0.01], [0.01], [0.01]]) * np.ones(8)
     keep_gates(tmp_path, "gated", {"up": rng.uniform(0.5, 1.5, (4, 32)), "down": closing})
@@ -88,15 +93,15 @@ def kept(monkeypatch):
     return figures_of
 
 
-def test_figures_show_seeds_bands_frontier_and_margin(experiment, tmp_path, kept):
+def test_figures_show_seeds_bands_what_is_pareto_optimal_and_the_margin(experiment, tmp_path, kept):
     draw_all(experiment, tmp_path / "figures")
     seeds = [points.get_offsets() for points in kept["statistical_performance"].axes[0].collections]
     assert [points[:, 0].tolist() for points in seeds if len(points) == 3] == [
         list(losses) for losses in LOSSES.values()
     ]
     plane = kept["efficiency_with_error"].axes[0]
-    frontier_line = next(line for line in plane.lines if line.get_label() == "frontier")
-    assert frontier_line.get_xydata().tolist() == [[1000, np.mean(LOSSES["gated"])]]
+    best = next(line for line in plane.lines if line.get_label() == "Pareto-optimal")
+    assert best.get_xydata().tolist() == [[1000, np.mean(LOSSES["gated"])]]
     losses, differences = kept["learning_curves"].axes
     bands = [band for band in losses.collections if isinstance(band, PolyCollection)]
     assert [band.get_paths()[0].vertices[:, 1].max() for band in bands] == pytest.approx(
@@ -132,15 +137,15 @@ def test_gates_of_the_best_arm_are_drawn_and_those_of_unfinished_runs_do_not_cou
 def test_error_bars_are_the_intervals(experiment, tmp_path, kept):
     draw_all(experiment, tmp_path / "figures")
     summary = experiment.results.summary
-    wanted = [(row["loss_mean"], row["loss_ci95"]) for row in summary.values()]
+    wanted = [(row.loss.mean, row.loss.half_width) for row in summary.values()]
     for name, axis in (("statistical_performance", 0), ("efficiency_with_error", 1)):
         bars = [error_bar(bar, axis) for bar in kept[name].axes[0].containers]
         assert bars == [pytest.approx((mean, mean - half, mean + half)) for mean, half in wanted]
     forest = [error_bar(bar, 0) for bar in kept["forest"].axes[0].containers]
-    tests = {test["model2"]: test for test in experiment.results.tests if test["model1"] == "standard"}
+    tests = {test.second: test.found for test in experiment.results.tests if test.first == "standard"}
     for found, arm in zip(forest, ("gated", "third"), strict=True):
-        low, high = tests[arm]["difference_ci95"]
-        assert found == pytest.approx((-tests[arm]["difference"], -high, -low))
+        of = tests[arm]
+        assert found == pytest.approx((-of.difference, -of.interval.high, -of.interval.low))
 
 
 def error_bar(container, axis):
@@ -162,9 +167,9 @@ def test_what_axes_are_called_is_not_cut_off(experiment, tmp_path, kept):
 
 
 def test_of_one_seed_no_interval_is_spoken_of(tmp_path, kept):
-    plan = Plan.of(tiny_fields("x.txt", seeds=1))
+    plan = RecordedPlan.of(tiny_fields("x.txt", seeds=1))
     records = [made_up_record("standard", 0, 2.0), made_up_record("gated", 0, 2.1)]
-    draw_all(Experiment(tmp_path, plan, records, None, {}), tmp_path / "figures")
+    draw_all(Experiment(tmp_path, plan, records), tmp_path / "figures")
     panes = [kept[name].axes[-1] for name in ("statistical_performance", "learning_curves")]
     labels = [
         *(axes.get_xlabel() for axes in panes),
@@ -174,21 +179,28 @@ def test_of_one_seed_no_interval_is_spoken_of(tmp_path, kept):
 
 
 def test_what_is_far_apart_at_first_does_not_hide_the_differences_at_the_end(tmp_path, kept):
-    plan = Plan.of(tiny_fields("x.txt", seeds=1))
-    records = [made_up_record("standard", 0, 2.0), made_up_record("gated", 0, 2.1)]
-    records[1]["curve"][1:1] = [[10, 1.0, 9.0], [20, 2.0, 9.0]]
-    records[0]["curve"][1:1] = [[10, 1.0, 3.0], [20, 2.0, 3.0]]
-    draw_all(Experiment(tmp_path, plan, records, None, {}), tmp_path / "figures")
+    plan = RecordedPlan.of(tiny_fields("x.txt", seeds=1))
+    records = [
+        with_curve(made_up_record("standard", 0, 2.0), (10, 3.0), (20, 3.0), (50, 2.5), (100, 2.0)),
+        with_curve(made_up_record("gated", 0, 2.1), (10, 9.0), (20, 9.0), (50, 2.6), (100, 2.1)),
+    ]
+    draw_all(Experiment(tmp_path, plan, records), tmp_path / "figures")
     low, high = kept["learning_curves"].axes[1].get_ylim()
     assert low < 0.0 < 0.1 < high < 0.2
 
 
+def with_curve(record, *points):
+    """The same record with other evaluations."""
+    curve = tuple(Point(step, step / 10, loss) for step, loss in points)
+    return dataclasses.replace(record, curve=curve)
+
+
 def test_arms_with_other_steps_are_drawn_over_operations(tmp_path, kept):
-    plan = Plan.of(tiny_fields("x.txt", seeds=1))
-    records = [made_up_record("standard", 0, 2.0), made_up_record("gated", 0, 2.1, steps=200)]
-    records[1]["curve"] = [[0, 0.0, 5.0], [50, 6.0, 2.6], [200, 12.0, 2.1]]
-    records[1]["training_flops"] = 3 * 10**12
-    draw_all(Experiment(tmp_path, plan, records, None, {}), tmp_path / "figures")
+    plan = RecordedPlan.of(tiny_fields("x.txt", seeds=1))
+    longer = with_curve(made_up_record("gated", 0, 2.1, steps=200), (0, 5.0), (50, 2.6), (200, 2.1))
+    costs = dataclasses.replace(longer.costs, training_flops=3 * 10**12)
+    records = [made_up_record("standard", 0, 2.0), dataclasses.replace(longer, costs=costs)]
+    draw_all(Experiment(tmp_path, plan, records), tmp_path / "figures")
     (losses,) = kept["learning_curves"].axes
     assert losses.get_xlabel() == "training FLOP (one seed)"
     drawn = [line.get_xdata().tolist() for line in losses.lines]
@@ -197,12 +209,12 @@ def test_arms_with_other_steps_are_drawn_over_operations(tmp_path, kept):
 
 @pytest.mark.parametrize("largest", [1100, 9000, 20_000, 3_000_000])
 def test_sizes_can_be_read_off_however_near_they_are(tmp_path, kept, largest):
-    plan = Plan.of(tiny_fields("x.txt", seeds=1))
+    plan = RecordedPlan.of(tiny_fields("x.txt", seeds=1))
     records = [
         made_up_record(arm, 0, 2.0, parameters=size)
         for arm, size in (("standard", largest), ("gated", 1000))
     ]
-    draw_all(Experiment(tmp_path, plan, records, None, {}), tmp_path / "figures")
+    draw_all(Experiment(tmp_path, plan, records), tmp_path / "figures")
     plane = kept["efficiency_with_error"].axes[0]
     FigureCanvasAgg(kept["efficiency_with_error"]).draw()
     low, high = plane.get_xlim()
@@ -226,13 +238,12 @@ def test_gates_that_change_their_sign():
 def test_the_names_of_many_arms_stand_beside_what_is_drawn(tmp_path, kept):
     for count in (6, 12):
         names = [f"arm_{i}" for i in range(count)]
-        plan = Plan.of(tiny_fields("x.txt", arms=dict.fromkeys(names), seeds=1, reference="arm_0"))
+        plan = RecordedPlan.of(
+            tiny_fields("x.txt", arms=dict.fromkeys(names), seeds=1, reference="arm_0")
+        )
         records = [made_up_record(name, 0, 2.0 + i / 10) for i, name in enumerate(names)]
-        tuned = {
-            name: {"learning_rate": 2e-3, "inside": False, "sweep": [[1e-3, 3.0], [2e-3, 2.9]]}
-            for name in names
-        }
-        draw_all(Experiment(tmp_path, plan, records, tuned, {}), tmp_path / "figures")
+        tuned = dict.fromkeys(names, Choice(2e-3, False, ((1e-3, 3.0), (2e-3, 2.9))))
+        draw_all(Experiment(tmp_path, plan, records, tuned), tmp_path / "figures")
         for name in ("efficiency_with_error", "learning_curves", "sweep"):
             drawn = kept[name]
             FigureCanvasAgg(drawn).draw()
@@ -240,18 +251,6 @@ def test_the_names_of_many_arms_stand_beside_what_is_drawn(tmp_path, kept):
             assert {text.get_text() for text in legend.get_texts()} >= set(names)
             if count == 12:
                 assert legend.get_window_extent().x0 >= drawn.axes[0].get_window_extent().x1
-
-
-def test_the_frontier_is_what_nobody_beats_in_both():
-    rows = {
-        "small": {"params": 1, "loss_mean": 3.0, "failed_seeds": 0},
-        "worse": {"params": 2, "loss_mean": 3.5, "failed_seeds": 0},
-        "lucky": {"params": 2, "loss_mean": 0.5, "failed_seeds": 3},
-        "middle": {"params": 3, "loss_mean": 2.0, "failed_seeds": 0},
-        "large": {"params": 9, "loss_mean": 1.0, "failed_seeds": 0},
-        "vast": {"params": 99, "loss_mean": 1.0, "failed_seeds": 0},
-    }
-    assert frontier(rows) == ["small", "middle", "large"]
 
 
 def test_arms_are_told_apart_in_grey():
@@ -333,14 +332,14 @@ def test_several_experiments_stand_on_one_page(experiment, tmp_path):
     assert "| gated | 2.2133 +- 0.0379 | 4.0000 +- 2.4841 |" in lines
     assert lines.count("## Loss") == 2
     pictures = re.findall(r"!\[.*\]\((.*)\)", text.read_text())
-    assert len(pictures) > 10 and all((text.parent / picture).is_file() for picture in pictures)
+    assert len(pictures) == 10 and all((text.parent / picture).is_file() for picture in pictures)
 
 
 @needs_chromium
 def test_the_page_opens_in_a_browser_without_errors_or_a_network(experiment, tmp_path):
     page, _ = write_report([experiment], "A page")
     found = look_at(page, tmp_path, COUNT_PARTS)
-    assert len(found["images"]) == 7
+    assert len(found["images"]) == 6
     assert min(found["images"]) > 500
     assert found["tables"] == 7
 

@@ -10,7 +10,7 @@ from qkvflow.config import ConfigError, RunConfig
 from qkvflow.config.yaml_files import read_yaml
 from qkvflow.experiments.gates import read_gates
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.records import finished_record
+from qkvflow.experiments.recording import costs_of, finished_record
 from qkvflow.experiments.results import read_experiment, save_plan
 from qkvflow.experiments.runner import complete, prepare
 from qkvflow.files import FileError
@@ -72,7 +72,7 @@ def test_arms_and_seeds_may_be_added_to_an_experiment(done, text):
     more = tiny_fields(text, test=True, seeds=3, arms={"shared": {"model": "shared"}})
     save_plan(Plan.of({**more, "reference": "shared"}), out)
     plan = read_experiment(out).plan
-    assert [arm.name for arm in plan.arms] == ["standard", "gated", "shared"]
+    assert plan.names == ["standard", "gated", "shared"]
     assert plan.seeds == (0, 1, 2)
 
 
@@ -134,7 +134,7 @@ def test_a_record_that_was_copied_or_renamed_is_not_counted(done):
     assert len(read_experiment(out).records) == 4
 
 
-def test_a_look_that_was_not_finite_is_left_out(done):
+def test_an_evaluation_that_was_not_finite_is_left_out(done):
     _, out = done
     place = out / "runs" / "gated" / "seed-0"
     metrics = place / "metrics.jsonl"
@@ -144,11 +144,12 @@ def test_a_look_that_was_not_finite_is_left_out(done):
             line["loss"] = None
     metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     run = RunConfig.from_dict(json.loads(place.with_name("seed-0.json").read_text())["run"])
-    record = finished_record("gated", run, place, "digest", {}, began=now(), test=None)
-    assert [step for step, _, _ in record["curve"]] == [0, 6]
+    costs = costs_of(run, 256)
+    record = finished_record("gated", run, place, "digest", costs, began=now(), test=None)
+    assert [point.step for point in record.curve] == [0, 6]
     nan = Evaluation(loss=math.nan, bits_per_byte=1.0, standard_error=1.0, tokens=1, whole=True)
     with pytest.raises(TrainingError, match="not finite at the end"):
-        finished_record("gated", run, place, "digest", {}, began=now(), test=nan)
+        finished_record("gated", run, place, "digest", costs, began=now(), test=nan)
 
 
 def test_records_of_another_plan_or_text_are_not_put_side_by_side(done):
@@ -165,7 +166,7 @@ def test_runs_of_an_arm_at_two_learning_rates_are_not_put_side_by_side(text, tmp
     """Two processes may have chosen differently, or a record was copied from elsewhere."""
     plan = Plan.of(tiny_fields(text, sweep={"learning_rates": [1e-3, 1e-2], "steps": 2}))
     run_all(plan, tmp_path)
-    assert read_experiment(tmp_path).results.summary["gated"]["num_seeds"] == 2
+    assert read_experiment(tmp_path).results.summary["gated"].seeds == (0, 1)
     paths = [tmp_path / "runs" / "gated" / f"seed-{seed}.json" for seed in (1, 0)]
     for path, sentence in zip(paths, ("different settings", "not trained at the learning rate")):
         record = json.loads(path.read_text())

@@ -7,14 +7,17 @@ import pytest
 from qkvflow.config import RunConfig
 from qkvflow.experiments.gates import read_gates
 from qkvflow.experiments.jobs import Job
+from qkvflow.experiments.pack import pack
 from qkvflow.experiments.plan import Plan
+from qkvflow.experiments.recording import table_of
 from qkvflow.experiments.report import experiment_page
 from qkvflow.experiments.results import read_experiment, save_plan
 from qkvflow.experiments.reuse import check_others, take_over
 from qkvflow.experiments.runner import Watcher, complete
-from qkvflow.files import FileError, read_json, write_json
+from qkvflow.experiments.store import write_record
+from qkvflow.files import FileError, read_json
 from qkvflow.lock import locked
-from tests.experiments.support import tiny_fields
+from tests.experiments.support import made_up_failure, made_up_record, tiny_fields
 
 
 class Begun(Watcher):
@@ -45,7 +48,7 @@ def test_the_same_run_is_not_run_twice_whatever_its_arm_is_called(text, tmp_path
     fields = tiny_fields(text, **common, arms={"time": gated, "shared": shared}, reference="time")
     assert begun(fields, second, first) == ["shared/lr-0.001", "shared/lr-0.01", "shared/seed-0"]
     there, here = (read_json(of / "seed-0.json") for of in (first / "runs/gated", second / "runs/time"))
-    assert here == {**there, "arm": "time", "taken_from": "first/runs/gated/seed-0.json"}
+    assert here == {**there, "arm": "time", "taken_from": "first/runs/gated/seed-0"}
     old, new = (read_gates(first, "gated")[0], read_gates(second, "time")[0])
     assert new["mlp.up"].tolist() == old["mlp.up"].tolist()
     last = experiment_page("", read_experiment(second), {})[-1]
@@ -57,17 +60,23 @@ HEAVIER = dataclasses.replace(RUN.optimizer, weight_decay=0.2)
 DEEPER = dataclasses.replace(RUN.architecture, num_layers=3)
 
 
-@pytest.fixture
-def other(tmp_path):
+@pytest.fixture(params=["loose", "packed"])
+def other(request, tmp_path):
     """An experiment with the record of one run."""
-    record = {"arm": "there", "status": "finished", "run": RUN.to_dict(), "data_digest": "abc"}
-    write_json(tmp_path / "other" / "runs" / "there" / "seed-3.json", {**record, "test": None})
-    return tmp_path / "other"
+    out = tmp_path / "other"
+    record = made_up_record("there", 3, 2.0)
+    record = dataclasses.replace(record, run=table_of(RUN), data_digest="abc")
+    write_record(out, "runs/there/seed-3", record)
+    (out / "plan.yaml").write_text("arms: {there: {model: shared}}\nseeds: [3]\n")
+    if request.param == "packed":
+        pack(out)
+        assert not (out / "runs").exists()
+    return out
 
 
 def taken(run, other, **fields):
     """What a job takes from another experiment."""
-    job = Job("here", run, other.parent / "new" / "runs" / "here" / "seed-3", "abc")
+    job = Job("here", run, other.parent / "new", "runs/here/seed-3", "abc")
     job = dataclasses.replace(job, **fields)
     take_over([job], [other])
     return job.record()
@@ -75,8 +84,8 @@ def taken(run, other, **fields):
 
 def test_a_record_says_where_it_is_from(other):
     record = taken(RUN, other)
-    assert record["arm"] == "here"
-    assert record["taken_from"] == "other/runs/there/seed-3.json"
+    assert record.arm == "here"
+    assert record.origin.taken_from == "other/runs/there/seed-3"
 
 
 @pytest.mark.parametrize(
@@ -92,21 +101,20 @@ def test_nor_is_one_on_another_text_or_one_that_did_not_open_the_test_split(othe
 
 
 def test_nor_is_one_that_failed(other):
-    path = other / "runs" / "there" / "seed-3.json"
-    write_json(path, {**read_json(path), "status": "failed"})
+    write_record(other, "runs/there/seed-3", made_up_failure("there", 3))
     assert taken(RUN, other) is None
 
 
 def test_what_is_there_already_stays(other):
-    path = other.parent / "new" / "runs" / "here" / "seed-3.json"
-    write_json(path, {"status": "failed"})
-    assert taken(RUN, other) == {"status": "failed"}
+    failed = made_up_failure("here", 3)
+    write_record(other.parent / "new", "runs/here/seed-3", failed)
+    assert taken(RUN, other).error == failed.error
 
 
 def test_what_another_process_works_on_is_left_to_it(other):
     with locked(other.parent / "new" / "runs" / "here" / ".seed-3.claim"):
         assert taken(RUN, other) is None
-    assert taken(RUN, other)["arm"] == "here"
+    assert taken(RUN, other).arm == "here"
 
 
 def test_a_directory_without_an_experiment(tmp_path):

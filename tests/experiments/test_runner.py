@@ -16,19 +16,21 @@ import yaml
 from qkvflow.config import ConfigError
 from qkvflow.experiments.jobs import run_jobs
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.results import read_experiment, write_results
-from qkvflow.experiments.runner import (
-    StoppedError,
-    Watcher,
-    chosen,
-    complete,
-    tune,
-)
+from qkvflow.experiments.records import Choice, Failed, Finished, chosen, finished, record_to_json
+from qkvflow.experiments.results import read_choices, read_experiment, write_results
+from qkvflow.experiments.runner import StoppedError, Watcher, complete, tune
 from qkvflow.experiments.slurm import submit
 from qkvflow.train import Sink
 from qkvflow.train.program import Program
 from qkvflow.train.resume import open_data
-from tests.experiments.support import Counter, made_up_record, run_all, tiny_fields, without_times
+from tests.experiments.support import (
+    Counter,
+    made_up_failure,
+    made_up_record,
+    run_all,
+    tiny_fields,
+    without_times,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -69,7 +71,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(text, tmp_path):
         complete(plan, tmp_path, StopsAt(3))
     going_on = StopsAt(None)
     (record,) = complete(plan, tmp_path, going_on)
-    assert record["status"] == "finished"
+    assert isinstance(record, Finished)
     assert going_on.starts[0] >= 2, "a checkpoint is kept every two steps"
 
 
@@ -92,7 +94,7 @@ def test_the_same_plan_gives_the_same_numbers(done, text, tmp_path):
     plan, out = done
     run_all(plan, tmp_path / "again")
     first, second = (
-        [without_times(record) for record in read_experiment(place).records]
+        [without_times(record_to_json(record)) for record in read_experiment(place).records]
         for place in (out, tmp_path / "again")
     )
     assert first == second
@@ -107,7 +109,7 @@ def test_an_arm_that_no_memory_can_hold_does_not_lose_the_others(text, tmp_path)
     run_all(Plan.of(tiny_fields(text, arms=arms, seeds=1)), tmp_path)
     results = read_experiment(tmp_path).results
     assert list(results.summary) == ["standard"]
-    assert "GB of memory" in results.failures[0]["error"]
+    assert "GB of memory" in results.failures[0].error
 
 
 def test_one_failing_arm_does_not_lose_the_others(text, tmp_path):
@@ -118,12 +120,12 @@ def test_one_failing_arm_does_not_lose_the_others(text, tmp_path):
     run_all(plan, tmp_path)
     results = write_results(read_experiment(tmp_path))
     assert set(results.summary) == {"standard", "gated"}
-    assert [failure["arm"] for failure in results.failures] == ["broken"]
-    finished = [r for r in read_experiment(tmp_path).records if r["status"] == "finished"]
-    assert [record["test"] for record in finished] == [None, None], "the plan does not open it"
-    assert "Training stopped" in results.failures[0]["error"]
-    assert 'File "qkvflow/train/loop.py"' in results.failures[0]["error"]
-    assert str(ROOT) not in results.failures[0]["error"]
+    assert [failure.arm for failure in results.failures] == ["broken"]
+    done = finished(read_experiment(tmp_path).records)
+    assert [record.test for record in done] == [None, None], "the plan does not open it"
+    assert "Training stopped" in results.failures[0].error
+    assert 'File "qkvflow/train/loop.py"' in results.failures[0].error
+    assert str(ROOT) not in results.failures[0].error
     assert run_all(plan, tmp_path) == [("broken", 0)], "only what failed is tried again"
 
 
@@ -140,7 +142,7 @@ class FailsWithoutAWord(Sink, Watcher):
 def test_an_error_without_text_is_told_by_its_name(text, tmp_path):
     plan = Plan.of(tiny_fields(text, arms={"standard": {"model": "standard"}}, seeds=1))
     (record,) = complete(plan, tmp_path, FailsWithoutAWord())
-    assert record["error"].splitlines()[0] == "NotImplementedError"
+    assert record.sentence == "NotImplementedError"
 
 
 def test_the_sweep_chooses_on_a_seed_of_its_own(text, tmp_path):
@@ -151,9 +153,9 @@ def test_the_sweep_chooses_on_a_seed_of_its_own(text, tmp_path):
     data = open_data(plan.arms[0].run)
     tuned = tune(plan, tmp_path, data)
     for arm in ("standard", "gated"):
-        assert tuned[arm]["learning_rate"] == 1e-2
-        assert tuned[arm]["inside"]
-        assert [rate for rate, _ in tuned[arm]["sweep"]] == [1e-6, 1e-2, 1e9]
+        assert tuned[arm].learning_rate == 1e-2
+        assert tuned[arm].inside
+        assert [rate for rate, _ in tuned[arm].sweep] == [1e-6, 1e-2, 1e9]
         record = json.loads((tmp_path / f"sweep/{arm}/lr-0.01.json").read_text())
         assert record["seed"] == 77
         assert record["test"] is None
@@ -170,7 +172,8 @@ def test_a_choice_stands_and_an_arm_without_one_is_not_run(text, tmp_path):
     }
     sweep = {"learning_rates": [1e-3, 1e-2], "steps": 2}
     plan = Plan.of(tiny_fields(text, arms=arms, seeds=1, sweep=sweep))
-    tuned = tune(plan, tmp_path, open_data(plan.arms[0].run))
+    tune(plan, tmp_path, open_data(plan.arms[0].run))
+    tuned = json.loads((tmp_path / "tuned.json").read_text())
     tuned["gated"]["learning_rate"] = 1e-3
     tuned["broken"]["learning_rate"] = None
     (tmp_path / "tuned.json").write_text(json.dumps(tuned))
@@ -179,9 +182,9 @@ def test_a_choice_stands_and_an_arm_without_one_is_not_run(text, tmp_path):
         path.write_text(json.dumps({**failed(record), "ended": "9999"}))
     run_all(plan, tmp_path)
     experiment = read_experiment(tmp_path)
-    assert experiment.results.summary["gated"]["learning_rate"] == 1e-3
+    assert experiment.results.summary["gated"].learning_rate == 1e-3
     assert set(experiment.results.summary) == {"standard", "gated"}
-    assert "every run of its sweep failed" in experiment.results.failures[0]["error"]
+    assert "every run of its sweep failed" in experiment.results.failures[0].error
 
 
 def failed(record):
@@ -196,24 +199,18 @@ def test_what_failed_in_another_process_meanwhile_is_not_tried_again_at_once(tex
     record = failed(json.loads(path.read_text()))
     path.write_text(json.dumps({**record, "began": "2000", "ended": "9999"}))
     counter = Counter()
-    assert complete(plan, tmp_path, counter)[1]["status"] == "failed"
+    assert isinstance(complete(plan, tmp_path, counter)[1], Failed)
     assert counter.begun == []
     path.write_text(json.dumps({**record, "ended": "2000"}))
-    assert complete(plan, tmp_path, counter)[1]["status"] == "finished"
+    assert isinstance(complete(plan, tmp_path, counter)[1], Finished)
 
 
 def test_a_choice_at_an_end_is_said_to_be_at_an_end():
-    records = [made_up_record("a", 0, loss) for loss in (3.0, 2.0, 2.5)]
-    for record, rate in zip(records, (1e-3, 2e-3, 4e-3), strict=True):
-        record["run"] = {"optimizer": {"learning_rate": rate}}
-    assert chosen(records)["a"] == {
-        "learning_rate": 2e-3,
-        "inside": True,
-        "sweep": [(1e-3, 3.0), (2e-3, 2.0), (4e-3, 2.5)],
-    }
-    assert not chosen(records[1:])["a"]["inside"]
-    failed = [{**records[0], "status": "failed", "error": "x"}]
-    assert chosen(failed)["a"]["learning_rate"] is None
+    sweep = {1e-3: 3.0, 2e-3: 2.0, 4e-3: 2.5}
+    records = [made_up_record("a", 0, loss, rate=rate) for rate, loss in sweep.items()]
+    assert chosen(records)["a"] == Choice(2e-3, True, tuple(sweep.items()))
+    assert not chosen(records[1:])["a"].inside
+    assert chosen([made_up_failure("a", 0)])["a"].learning_rate is None
 
 
 def start(plan_path, out):
@@ -237,7 +234,7 @@ def start(plan_path, out):
 
 def files(out):
     """What an experiment left behind, without times."""
-    names = ["statistics_summary.json", "significance_tests.json", "tuned.json", "floors.json"]
+    names = ["statistics_summary.json", "significance_tests.json", "tuned.json", "ngram_baselines.json"]
     paths = [*(out / name for name in names), *sorted(out.glob("runs/*/*.json"))]
     return {str(path.relative_to(out)): without_times(json.loads(path.read_text())) for path in paths}
 
@@ -315,7 +312,7 @@ def test_asked_to_stop_after_the_last_step_of_a_run_it_does_not_begin_another(te
     with pytest.raises(StoppedError):
         complete(plan, tmp_path, asking)
     assert len(asking.begun) == 1
-    assert all(record["status"] == "finished" for record in complete(plan, tmp_path))
+    assert len(finished(complete(plan, tmp_path))) == 4
 
 
 def test_arms_that_are_tuned_later_do_not_lose_the_others(text, tmp_path):
@@ -333,21 +330,25 @@ def test_a_choice_of_another_process_that_was_made_meanwhile_stands(text, tmp_pa
         """Chooses for one arm, and fails to for the other, while this one sweeps."""
 
         def begin(self, job):
-            others = {"gated": {"learning_rate": 7.0}, "standard": {"learning_rate": None}}
+            none = {"inside": False, "sweep": []}
+            others = {
+                "gated": {"learning_rate": 7.0, **none},
+                "standard": {"learning_rate": None, **none},
+            }
             (tmp_path / "tuned.json").write_text(json.dumps(others))
             return super().begin(job)
 
     tuned = tune(plan, tmp_path, open_data(plan.arms[0].run), OtherProcess())
-    assert tuned["gated"] == {"learning_rate": 7.0}
-    assert tuned["standard"]["learning_rate"] in (1e-3, 1e-2)
-    assert json.loads(json.dumps(tuned)) == json.loads((tmp_path / "tuned.json").read_text())
+    assert tuned["gated"] == Choice(7.0, False, ())
+    assert tuned["standard"].learning_rate in (1e-3, 1e-2)
+    assert tuned == read_choices(tmp_path)
 
 
 def test_workers_are_submitted_and_share_the_runs(text, tmp_path):
     plan = Plan.of(tiny_fields(text))
     jobs = submit(plan, tmp_path / "out", 2, {"timeout_min": 5}, cluster="local")
     for job in jobs:
-        assert {record["status"] for record in job.result()} == {"finished"}
+        assert len(finished(job.result())) == 4
 
 
 def test_submitting_without_submitit_is_a_sentence(text, tmp_path, monkeypatch):

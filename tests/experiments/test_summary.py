@@ -6,21 +6,27 @@ import numpy as np
 import pytest
 
 from qkvflow import statistics
-from qkvflow.experiments.plan import Plan
+from qkvflow.experiments.recorded import RecordedPlan
 from qkvflow.experiments.summary import (
-    failures,
+    losses_by_arm,
+    pareto_optimal,
     significance_tests,
     statistics_summary,
     steps_below,
 )
-from tests.experiments.support import FIRST_VERSION, made_up_record, tiny_fields
+from tests.experiments.support import (
+    FIRST_VERSION,
+    made_up_failure,
+    made_up_record,
+    tiny_fields,
+)
 
 STANDARD, GATED = FIRST_VERSION["standard"], FIRST_VERSION["time_indexed_mlp"]
 
 
 @pytest.fixture
 def plan():
-    return Plan.of(tiny_fields("x.txt", seeds=5))
+    return RecordedPlan.of(tiny_fields("x.txt", seeds=5))
 
 
 @pytest.fixture
@@ -33,7 +39,7 @@ def records():
 
 
 def test_the_summary_has_the_documented_names(records):
-    row = statistics_summary(records)["standard"]
+    row = statistics_summary(records)["standard"].to_json()
     assert row["loss_mean"] == pytest.approx(np.mean(STANDARD))
     assert row["loss_std"] == pytest.approx(np.std(STANDARD, ddof=1))
     assert row["loss_ci95"] == pytest.approx(statistics.t_interval(STANDARD).half_width)
@@ -44,7 +50,7 @@ def test_the_summary_has_the_documented_names(records):
 
 
 def test_the_tests_have_the_documented_names_and_are_paired(plan, records):
-    (test,) = significance_tests(plan, records)
+    (test,) = (found.to_json() for found in significance_tests(plan, records))
     assert (test["model1"], test["model2"]) == ("standard", "gated")
     paired = statistics.paired_t_test(STANDARD, GATED)
     assert test["t_statistic"] == pytest.approx(paired.statistic)
@@ -62,14 +68,14 @@ def test_pairs_are_made_by_seed_and_not_by_place(plan, records):
 
 
 def test_only_common_seeds_are_paired(plan, records):
-    (test,) = significance_tests(plan, [r for r in records if (r["arm"], r["seed"]) != ("gated", 2)])
-    assert test["seeds"] == [0, 1, 3, 4]
+    (test,) = significance_tests(plan, [r for r in records if (r.arm, r.seed) != ("gated", 2)])
+    assert test.seeds == (0, 1, 3, 4)
 
 
 def test_arms_without_two_seeds_in_common_are_compared_without_pairs(plan, records):
     """Of one the first seeds failed, of the other the last."""
-    apart = [r for r in records if (r["seed"] < 3) == (r["arm"] == "standard")]
-    (test,) = significance_tests(plan, apart)
+    apart = [r for r in records if (r.seed < 3) == (r.arm == "standard")]
+    (test,) = (found.to_json() for found in significance_tests(plan, apart))
     welch = statistics.welch_test(STANDARD[:3], GATED[3:])
     assert (test["paired"], test["seeds"], test["num_seeds"]) == (False, [], [3, 2])
     assert (test["t_statistic"], test["p_value"]) == (welch.statistic, welch.p_value)
@@ -82,7 +88,7 @@ def test_samples_without_spread_can_be_written(plan):
     """Runs may be the same to the last bit."""
     arms = (("standard", 2.0), ("gated", 1.0))
     records = [made_up_record(arm, seed, loss) for arm, loss in arms for seed in range(2)]
-    (test,) = significance_tests(plan, records)
+    (test,) = (found.to_json() for found in significance_tests(plan, records))
     assert test["t_statistic"] is test["cohens_d"] is test["hedges_g"] is None
     assert test["p_value"] == test["p_value_welch"] == 0.0
     json.dumps(test, allow_nan=False)
@@ -91,7 +97,8 @@ def test_samples_without_spread_can_be_written(plan):
 def test_a_family_is_corrected_as_a_whole(plan, records):
     third = [made_up_record("third", s, loss + 0.001 * s) for s, loss in enumerate(STANDARD)]
     arms = {**tiny_fields("x")["arms"], "third": {"model": "shared"}}
-    tests = significance_tests(Plan.of(tiny_fields("x", arms=arms, seeds=5)), records + third)
+    plan = RecordedPlan.of(tiny_fields("x", arms=arms, seeds=5))
+    tests = [found.to_json() for found in significance_tests(plan, records + third)]
     assert len(tests) == 3
     assert all(test["comparisons_in_family"] == 3 for test in tests)
     assert all(test["p_value_holm"] >= test["p_value"] for test in tests)
@@ -101,23 +108,35 @@ def test_a_family_is_corrected_as_a_whole(plan, records):
 
 
 def test_one_seed_has_a_mean_and_no_interval(records):
-    row = statistics_summary(records[:1])["standard"]
+    row = statistics_summary(records[:1])["standard"].to_json()
     assert row["loss_mean"] == STANDARD[0]
     assert row["loss_ci95"] is None
 
 
 def test_failures_are_kept_apart(records):
-    broken = made_up_record("broken", 0, None, status="failed")
-    lost = made_up_record("gated", 5, None, status="failed")
+    broken, lost = made_up_failure("broken", 0), made_up_failure("gated", 5)
     summary = statistics_summary([*records, lost])
-    assert [summary[arm]["failed_seeds"] for arm in ("standard", "gated")] == [0, 1]
+    assert [summary[arm].failed_seeds for arm in ("standard", "gated")] == [0, 1]
     assert set(statistics_summary([*records, broken])) == {"standard", "gated"}
-    assert failures([*records, broken]) == [
-        {"arm": "broken", "seed": 0, "error": "no such thing\ntrace"}
-    ]
+    assert set(losses_by_arm([*records, broken])) == {"standard", "gated"}
+    assert broken.sentence == "no such thing"
 
 
-def test_when_a_floor_was_passed():
+def test_what_is_pareto_optimal_is_what_nobody_beats_in_both():
+    runs = {
+        "small": (1, 3.0),
+        "worse": (2, 3.5),
+        "lucky": (2, 0.5),
+        "middle": (3, 2.0),
+        "large": (9, 1.0),
+        "vast": (99, 1.0),
+    }
+    records = [made_up_record(arm, 0, loss, parameters=size) for arm, (size, loss) in runs.items()]
+    summary = statistics_summary([*records, made_up_failure("lucky", 1)])
+    assert pareto_optimal(summary) == ["small", "middle", "large"]
+
+
+def test_when_a_baseline_was_passed():
     """A made-up curve is 5 at the start, loss + 0.5 at step 50 and loss at step 100."""
     records = [made_up_record("a", 0, 2.0), made_up_record("a", 1, 2.2), made_up_record("b", 0, 2.0)]
     found = steps_below(records, {"high": 2.8, "middle": 2.6, "low": 2.1, "none": 1.0})

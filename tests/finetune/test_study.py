@@ -13,7 +13,7 @@ from qkvflow.finetune.page import study_page
 from qkvflow.finetune.study import Cell, Study, run_study, summarise
 from qkvflow.report.page import write_both
 from tests.browser import COUNT_PARTS, look_at, needs_chromium
-from tests.experiments.support import made_up_record
+from tests.experiments.support import made_up_failure, made_up_record
 from tests.train.support import write_text
 
 
@@ -47,7 +47,7 @@ def test_the_experiment_runs_once_and_needs_its_bases_no_more(tmp_path):
     assert row["ci95"] is None
     record = json.loads((tmp_path / "out/runs/a-to-b/standard-lora/at-3/seed-0.json").read_text())
     assert record["run"]["start"]["depth"] == 3
-    assert record["run"]["architecture"]["adapter"] == "lora"
+    assert record["run"]["architecture"]["adapter"]["method"] == "lora"
     assert record["run"]["data"].endswith("b.txt")
     shutil.rmtree(tmp_path / "out" / "pretrain" / "a" / "standard" / "seed-0")
     again = Counter()
@@ -105,7 +105,7 @@ def test_the_page_opens_in_a_browser_without_errors_or_a_network(tmp_path):
 def test_a_failed_run_leaves_a_hole_and_no_more():
     records = made_up({("ode", "full"): 2.0})
     cell = next(iter(records))
-    records[cell] = made_up_record("ode-full", 0, None, status="failed")
+    records[cell] = made_up_failure("ode-full", 0)
     summary = summarise(records)
     assert len(summary["losses"]["a-to-b"]["ode-full"]["3"]["losses"]) == 2
 

@@ -147,4 +147,4 @@ def _table(rows: dict[str, Row], reference: str, loss: float | None) -> Table:
         )
         for arm, row in rows.items()
     )
-    return table.beside(Table(("model", f"s to {loss:g}", "runs"), reached))
+    return table.beside(Table(("model", f"seconds to {loss:g}", "runs"), reached))

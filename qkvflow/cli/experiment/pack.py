@@ -1,0 +1,28 @@
+"""Make a handful of files of finished experiments: plan, records, gates, report and its figures.
+
+    qkvflow experiment pack results/laptop
+
+Every command reads a packed experiment as it did before; arms and seeds can still be added. What a
+command makes of the records again is removed: statistics, runs by seed, pdf. Trained models stay.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from qkvflow.experiments.pack import pack
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `qkvflow experiment pack`."""
+
+    results: tyro.conf.Positional[tuple[Path, ...]]
+    """Directories of experiments."""
+
+
+def run(options: Options) -> None:
+    """Pack each, and say what is not finished."""
+    for out in options.results:
+        print(pack(out))

@@ -1,0 +1,151 @@
+"""Records of both schemas: what is written is read, what is older is understood."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qkvflow.config import RunConfig
+from qkvflow.experiments.recorded import RecordedPlan, recorded_plan, unlike
+from qkvflow.experiments.recording import table_of
+from qkvflow.experiments.records import (
+    SCHEMA,
+    Choice,
+    Costs,
+    Evaluation,
+    Failed,
+    Finished,
+    Origin,
+    Point,
+    choices_of_json,
+    choices_to_json,
+    record_of_json,
+    record_to_json,
+)
+from qkvflow.experiments.store import read_record
+from qkvflow.files import FileError
+from tests.experiments.support import made_up_failure, made_up_record
+
+RESULTS = Path(__file__).parents[2] / "results"
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+counts = st.integers(0, 2**53)
+texts = st.text(max_size=20)
+evaluations = st.builds(Evaluation, numbers, numbers, st.none() | numbers, st.booleans(), counts)
+origins = st.builds(
+    Origin,
+    st.dictionaries(texts, texts, max_size=3),
+    st.fixed_dictionaries({"processor": texts, "cores": st.none() | counts}),
+    texts,
+    texts,
+    st.none() | texts,
+)
+runs = st.integers(0, 9).map(lambda seed: table_of(RunConfig(seed=seed)))
+records = st.builds(
+    Finished,
+    texts,
+    counts,
+    runs,
+    origins,
+    texts,
+    evaluations,
+    st.none() | evaluations,
+    st.builds(Costs, counts, counts, numbers, numbers, st.none() | counts),
+    numbers,
+    numbers,
+    st.lists(st.builds(Point, counts, numbers, numbers), max_size=4).map(tuple),
+    st.lists(texts, max_size=2).map(tuple),
+) | st.builds(Failed, texts, counts, runs, origins, texts)
+
+
+@settings(max_examples=60, deadline=None)
+@given(records)
+def test_what_is_written_is_read(record):
+    text = json.dumps(record_to_json(record), allow_nan=False)
+    assert json.loads(text)["schema"] == SCHEMA
+    assert record_of_json(json.loads(text), "here") == record
+
+
+def test_a_record_of_the_first_schema_says_what_it_says_packed():
+    """Its run lacks fields that came later, which have what the run did."""
+    path = Path(__file__).with_name("first_schema.json")
+    content = json.loads(path.read_text())
+    assert "schema" not in content and "gate_shift" not in content["run"]["architecture"]
+    record = record_of_json(content, str(path))
+    assert record == read_record(RESULTS / "laptop", "runs/shared/seed-0")
+    assert record.valid.loss == content["valid"]["loss"]
+    assert record.costs.parameters == content["parameters"]
+    assert record.run.keys() == table_of(RunConfig()).keys()
+
+
+def test_choices_that_are_written_are_read():
+    choices = {
+        "a": Choice.of([(4e-3, None), (1e-3, 3.0), (2e-3, 2.0)]),
+        "b": Choice.of([(1e-3, None)]),
+    }
+    assert choices["a"] == Choice(2e-3, True, ((1e-3, 3.0), (2e-3, 2.0), (4e-3, None)))
+    assert choices["b"].learning_rate is None
+    assert choices_of_json(json.loads(json.dumps(choices_to_json(choices))), "here") == choices
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"schema": 3}, "here has schema 3; this version reads up to 2"),
+        ({"schema": "two"}, "here has schema 'two'"),
+        ({"valid": None}, "here is not the record of a run"),
+        ({"valid": {"loss": 1.0}}, "here is not the record of a run: it has no 'bits_per_byte'"),
+        ({"curve": [[1, 2]]}, "here is not the record of a run"),
+    ],
+)
+def test_what_is_no_record_is_said(change, sentence):
+    content = {**record_to_json(whole()), **change}
+    with pytest.raises(FileError, match=sentence):
+        record_of_json(content, "here")
+    with pytest.raises(FileError, match="here is not the record of a run"):
+        record_of_json([], "here")
+
+
+def whole():
+    """A record whose run has all settings."""
+    return dataclasses.replace(made_up_record("a", 0, 2.0), run=table_of(RunConfig()))
+
+
+def test_a_failure_has_a_sentence_and_where_it_came_from():
+    assert made_up_failure("a", 0).sentence == "no such thing"
+
+
+def test_a_plan_with_a_switch_that_is_gone_is_read(tmp_path):
+    (tmp_path / "plan.yaml").write_text(
+        "base: {steps: 5, architecture: {hidden_dim: 8}}\n"
+        "arms: {old: {architecture: {gone: true}}, 2: {parameters_of: old}}\nseeds: [3, 4]\n"
+    )
+    plan = recorded_plan(tmp_path)
+    assert plan.names == ["old", "2"]
+    assert plan.seeds == (3, 4)
+    assert plan.reference == "old"
+    assert (plan.sweep, plan.margin, plan.test) == (None, 0.01, False)
+    assert plan.arm("old").table["architecture"] == {"hidden_dim": 8, "gone": True}
+    assert plan.arm("2").parameters_of == "old"
+    with pytest.raises(FileError, match="is no experiment"):
+        recorded_plan(tmp_path / "nowhere")
+    (tmp_path / "plan.yaml").write_text("base: {}\n")
+    with pytest.raises(FileError, match="is not the plan of an experiment: it has no 'arms'"):
+        recorded_plan(tmp_path)
+
+
+def test_the_defaults_of_a_recorded_plan_are_those_of_a_plan():
+    from qkvflow.experiments.plan import Plan
+
+    fields = {"arms": {"a": {"model": "shared"}}}
+    plan, recorded = Plan.of(fields), RecordedPlan.of(fields)
+    for name in ("seeds", "sweep", "reference", "margin", "test"):
+        assert getattr(plan, name) == getattr(recorded, name), name
+
+
+def test_settings_are_compared_where_both_name_them():
+    planned = {"steps": 5, "architecture": {"hidden_dim": 8, "gone": 1}, "optimizer": {"warmup": 2}}
+    run = {"steps": 6, "architecture": {"hidden_dim": 8}, "optimizer": {"warmup": 3}, "seed": 0}
+    assert unlike(planned, run) == ["steps", "optimizer.warmup"]
