@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from qkvflow.experiments.plan import PLANS as NAMED
 from qkvflow.experiments.plan import read_plan
+from qkvflow.experiments.recorded import RecordedPlan
 from qkvflow.experiments.results import read_experiment
 from qkvflow.files import read_json
 from qkvflow.models import MODELS
@@ -28,23 +28,24 @@ def test_every_arm_was_swept_alike_and_trained_at_its_best_rate(out):
     experiment = read_experiment(out)
     if experiment.plan.sweep is None:
         return
-    assert set(experiment.tuned) == set(experiment.results.summary)
-    for arm, entry in experiment.tuned.items():
-        losses = {rate: loss for rate, loss in entry["sweep"] if loss is not None}
-        assert [rate for rate, _ in entry["sweep"]] == list(experiment.plan.sweep.learning_rates)
-        assert experiment.results.summary[arm]["learning_rate"] == min(losses, key=losses.get)
+    assert set(experiment.choices) == set(experiment.results.summary)
+    for arm, choice in experiment.choices.items():
+        losses = {rate: loss for rate, loss in choice.sweep if loss is not None}
+        assert [rate for rate, _ in choice.sweep] == list(experiment.plan.sweep.learning_rates)
+        assert experiment.results.summary[arm].learning_rate == min(losses, key=losses.get)
 
 
-PLANS = {out.name: read_plan(out.name) for out in EXPERIMENTS if (NAMED / f"{out.name}.yaml").is_file()}
-PLANS["laptop-parameters"] = read_plan("laptop").against("time_indexed_mlp").equal("parameters")
-PLANS["laptop-flops"] = read_plan("laptop").equal("flops")
-PLANS["gap"] = read_plan("ablation").over(steps=3000, seeds=[10]).against("shared")
+PLANS = {name: read_plan(name) for name in ("laptop", "seeds")}
+PLANS["laptop-parameters"] = (
+    read_plan("laptop").with_reference("time_indexed_mlp").matched("parameters")
+)
+PLANS["laptop-flops"] = read_plan("laptop").matched("flops")
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_results_are_those_of_the_plan_that_comes_with_the_package(name):
-    there, here = read_experiment(RESULTS / name).plan, PLANS[name]
-    assert [(arm, there.arm(arm.name)) for arm in there.arms if arm != here.arm(arm.name)] == []
+    there, here = read_experiment(RESULTS / name).plan, RecordedPlan.of(PLANS[name].fields)
+    assert [(arm, here.arm(arm.name)) for arm in there.arms if arm != here.arm(arm.name)] == []
     for what in ("seeds", "sweep", "margin", "test", "reference"):
         assert getattr(there, what) == getattr(here, what)
 
@@ -52,17 +53,17 @@ def test_results_are_those_of_the_plan_that_comes_with_the_package(name):
 def test_the_longer_runs_have_the_learning_rates_that_the_laptop_setting_chose():
     found = read_experiment(RESULTS / "laptop").results.summary
     for arm in read_experiment(RESULTS / "long").plan.arms:
-        assert arm.run.optimizer.learning_rate == found[arm.name]["learning_rate"]
+        assert arm.table["optimizer"]["learning_rate"] == found[arm.name].learning_rate
 
 
 def test_the_comparison_takes_less_than_five_minutes():
-    records = read_experiment(RESULTS / "compare").records
+    origins = [record.origin for record in read_experiment(RESULTS / "compare").records]
     begun, ended = (
-        choose(datetime.fromisoformat(record[when]) for record in records)
+        choose(datetime.fromisoformat(getattr(origin, when)) for origin in origins)
         for choose, when in ((min, "began"), (max, "ended"))
     )
     assert (ended - begun).total_seconds() < 300
-    assert records[0]["machine"]["cores"] == 2
+    assert origins[0].machine["cores"] == 2
 
 
 def test_attention_written_out_is_not_slower_than_the_fused_kernel():

@@ -51,7 +51,7 @@ def said(folder):
     for line in blocks("bash")[0].strip().splitlines():
         found = in_folder(folder, "-m", *shlex.split(line))
         assert found.returncode == 0, f"{line}\n{found.stdout}\n{found.stderr}"
-        said[line.split()[1]] = found.stdout
+        said[re.match(r"qkvflow ((experiment )?\w+)", line)[1]] = found.stdout
     return said
 
 
@@ -70,8 +70,8 @@ def test_it_trains_generates_and_is_analysed(folder, said):
 
 
 def test_it_is_compared_over_seeds(folder, said):
-    assert "line" in said["flops"]
-    assert re.search(r"line.*shared|shared.*line", said["validate"], re.DOTALL)
+    assert "line" in said["experiment cost"]
+    assert re.search(r"line.*shared|shared.*line", said["experiment run"], re.DOTALL)
 
 
 COUNTED = """

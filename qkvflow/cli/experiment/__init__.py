@@ -1,1 +1,1 @@
-"""The commands of experiments, a file each: run, tune, ablate, cost, report."""
+"""The commands of experiments, a file each: run, tune, ablate, cost, report, pack."""
