@@ -5,6 +5,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def _cores() -> int | None:
     return len(os.sched_getaffinity(0)) if can_be_pinned else os.cpu_count()
 
 
-def plugins_in(recorded: dict[str, str]) -> dict[str, str]:
+def plugins_in(recorded: Mapping[str, str]) -> dict[str, str]:
     """The plugins among recorded versions, with their digests."""
     return {
         name.removeprefix(_PLUGIN): sha256

@@ -30,7 +30,7 @@ GROUPS = {
         "ablate": "Run the plan `ablation`: one choice of a model changed at a time.",
         "cost": "What arms cost: parameters, operations, memory, time.",
         "report": "Write the page of finished experiments, and figures for print.",
-        "pack": "Make a handful of files of finished experiments.",
+        "pack": "Make a handful of files of experiments that have been run.",
     }
 }
 """Commands that have commands of their own."""

@@ -120,6 +120,25 @@ def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
     assert "not both" in capsys.readouterr().err
 
 
+def test_a_packed_experiment_is_read_by_all_commands(plan, tmp_path, capsys):
+    assert main(["experiment", "run", "--plan", plan, "--seeds", "3", "--out", "out"]) == 0
+    before = (tmp_path / "out" / "report.md").read_text()
+    capsys.readouterr()
+    assert main(["experiment", "pack", "out"]) == 0
+    assert "6 runs in records.jsonl" in capsys.readouterr().out  # four of the sweep
+    assert not list((tmp_path / "out").rglob("seed-*.json"))
+    assert main(["experiment", "report", "--results", "out"]) == 0
+    assert (tmp_path / "out" / "report.md").read_text() == before
+    assert main(["experiment", "cost", "--results", "out"]) == 0
+    assert "gated" in capsys.readouterr().out
+    assert main(["experiment", "run", "--plan", plan, "--seeds", "3", "--out", "out"]) == 0
+    assert not list((tmp_path / "out").rglob("seed-*.json")), "a packed run was run again"
+    assert main(["experiment", "pack", "nothing"]) == 2
+    assert "nothing is no experiment" in capsys.readouterr().err
+    assert main(["experiment", "pack"]) == 2
+    assert "name the directory" in capsys.readouterr().err
+
+
 def test_the_time_to_a_loss_is_that_of_runs_that_all_reached_it():
     records = [made_up_record("a", seed, loss) for seed, loss in enumerate((2.0, 2.2))]
     assert of_runs(records, 2.8).seconds_to_loss == 6.0

@@ -98,11 +98,10 @@ def test_the_width_that_is_found_is_the_nearest_of_all(model):
 
 def test_widths_of_a_state_space_part_have_whole_heads():
     """Three times the width has to be so many heads of 8."""
-    base = tiny_fields("x.txt")["base"]
-    base["architecture"] |= {"ssm_expand": 3}
-    arms = {"ssm": {"model": "time_indexed_ssm"}, "standard": {"parameters_of": "ssm"}}
-    arms["standard"]["model"] = "standard"
-    plan = Plan.of(tiny_fields("x.txt", base=base, arms=arms)).with_reference("standard")
+    part = {"part": "ssm", "expand": 3, "head_size": 8}
+    ssm = {"model": "time_indexed_ssm", "architecture": {"parts": ["attention", part]}}
+    arms = {"ssm": ssm, "standard": {"model": "standard", "parameters_of": "ssm"}}
+    plan = Plan.of(tiny_fields("x.txt", arms=arms))
     wanted = count_parameters(shapes_of(plan.arm("ssm").run, 256)).total
     assert with_parameters(plan.arm("ssm").run, wanted, 256).architecture.hidden_dim == 16
 

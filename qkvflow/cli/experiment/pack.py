@@ -11,6 +11,7 @@ from pathlib import Path
 
 import tyro
 
+from qkvflow.config import ConfigError
 from qkvflow.experiments.pack import pack
 
 
@@ -23,6 +24,8 @@ class Options:
 
 
 def run(options: Options) -> None:
-    """Pack each, and say what is not finished."""
-    for out in options.results:
-        print(pack(out))
+    """Pack one after the other, and say what was done."""
+    if not options.results:
+        raise ConfigError("There is nothing to pack:", ["name the directory of an experiment."])
+    for results in options.results:
+        print(pack(results))
