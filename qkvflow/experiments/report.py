@@ -10,6 +10,9 @@ from qkvflow.experiments.records import Failed, Finished, Record, finished
 from qkvflow.experiments.results import Experiment
 from qkvflow.report.page import Heading, Item, Paragraph, Picture
 
+IN_TEXT = ("efficiency_with_error", "learning_curves", "forest")
+"""Figures that report.md shows, and that are kept with it; the others say what a table says."""
+
 
 def experiment_page(title: str, experiment: Experiment, pictures: Mapping[str, Path]) -> list[Item]:
     """All of an experiment, in the order in which a reader asks."""
@@ -104,4 +107,6 @@ def _pictures(pictures: Mapping[str, Path], *names: str) -> list[Item]:
         "gates": "Gates of the best model that has some, one run, sorted by their change over depth.",
         "sweep": "The sweep over learning rates.",
     }
-    return [Picture(pictures[name], captions[name]) for name in names if name in pictures]
+    return [
+        Picture(pictures[name], captions[name], name in IN_TEXT) for name in names if name in pictures
+    ]

@@ -38,6 +38,8 @@ class Picture:
 
     path: Path
     caption: str
+    in_text: bool = True
+    """Whether it is named in Markdown, too, beside which it then has to lie."""
 
 
 Item = Heading | Paragraph | Table | Picture
@@ -53,6 +55,8 @@ def to_markdown(page: Sequence[Item], directory: Path) -> str:
         elif isinstance(item, Paragraph):
             parts.append(item.text)
         elif isinstance(item, Picture):
+            if not item.in_text:
+                continue
             place = Path(os.path.relpath(item.path, directory)).as_posix()
             parts.append(f"![{item.caption}]({place})")
         else:

@@ -332,7 +332,7 @@ def test_several_experiments_stand_on_one_page(experiment, tmp_path):
     assert "| gated | 2.2133 +- 0.0379 | 4.0000 +- 2.4841 |" in lines
     assert lines.count("## Loss") == 2
     pictures = re.findall(r"!\[.*\]\((.*)\)", text.read_text())
-    assert len(pictures) == 10 and all((text.parent / picture).is_file() for picture in pictures)
+    assert len(pictures) == 5 and all((text.parent / picture).is_file() for picture in pictures)
 
 
 @needs_chromium
