@@ -2,17 +2,25 @@
 
 Most of the suite's time is compilation. XLA's lowest level of optimisation, its older code generator
 for fusions and one module of code a program shorten it sevenfold. XLA refuses flags that it does not
-know: should a later one drop any of these, remove it here.
+know: should a later one drop any of these, remove it here. What one test has compiled, the next one
+finds on disk, in a process of its own, too, and in the next run of the suite.
 """
 
 import gc
 import os
+from pathlib import Path
 
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
     " --xla_cpu_parallel_codegen_split_count=1",
 )
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "compiled")
+)
+os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(2**30))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax
 import pytest

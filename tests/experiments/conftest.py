@@ -5,7 +5,6 @@ import pytest
 from qkvflow.experiments.plan import Plan
 from tests.experiments.support import run_all, tiny_fields
 from tests.train.conftest import (  # noqa: F401
-    _compiled_programs,
     _ordinary_promotion,
     _own_cache,
     text,

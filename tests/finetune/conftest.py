@@ -4,7 +4,6 @@ import pytest
 
 from tests.finetune.support import trained_base
 from tests.train.conftest import (  # noqa: F401
-    _compiled_programs,
     _ordinary_promotion,
     _own_cache,
     text,

@@ -36,11 +36,15 @@ def test_time_networks_are_a_group_of_their_own_wherever_they_are():
     model = random_model("time_indexed_ssm", small_config())
     adapted = adapt(model, "depth_lora", key=jax.random.key(0))
     for path, parameter in adapted.parameters().items():
-        inside = ".gates." in path or ".network." in path
-        assert (parameter.group == "time_network") == inside, path
-        assert parameter.decays == (parameter.kind in ("matrix", "embedding") and not inside) or (
-            not parameter.decays and "rank" in [axis.name for axis in parameter.axes]
-        ), path
-        assert parameter.adapter == any(f".{n}." in path for n in ("down", "up", "network")) or (
-            ".up." in path and "base" in path
-        ), path
+        network = ".gates." in path or ".network." in path
+        assert (parameter.group == "time_network") == network, path
+        assert not (network and parameter.decays), path
+
+
+def test_what_adapters_add_is_told_from_the_base():
+    model = random_model("standard", small_config())
+    for method in ("lora", "depth_lora"):
+        adapted = adapt(model, method, maps=("*.*", "lm_head"), key=jax.random.key(0)).parameters()
+        own = {path.replace(".base.", ".") for path, found in adapted.items() if not found.adapter}
+        plain = {path.replace("lm_head.", "lm_head.value.") for path in model.parameters()}
+        assert own == plain
