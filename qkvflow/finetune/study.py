@@ -25,7 +25,8 @@ import numpy as np
 
 from qkvflow import statistics
 from qkvflow.config import ConfigError, Gpt2Config, OptimizerConfig, RunConfig, strict
-from qkvflow.config.strict import to_dict, type_problems
+from qkvflow.config.history import moved_run
+from qkvflow.config.strict import from_dict, to_dict, type_problems
 from qkvflow.experiments.jobs import Job
 from qkvflow.experiments.records import Failed, Finished, Record
 from qkvflow.experiments.runner import Watcher, carry_out
@@ -216,14 +217,19 @@ def _differences(records: Mapping[Cell, Record], table: dict[str, Any]) -> list[
     return [{**test, "p_value_holm": p} for test, (p, _) in zip(found, adjusted.values())]
 
 
+def read_study(out: Path) -> Study:
+    """What was compared in a directory, whichever version wrote it."""
+    return from_dict(Study, moved_run(read_json(out / "study.json")))
+
+
 def _keep_settings(study: Study, out: Path) -> None:
-    path, settings = out / "study.json", to_dict(study)
-    if path.is_file() and read_json(path) != settings:
+    path = out / "study.json"
+    if path.is_file() and read_study(out) != study:
         raise FileError(
             f"{path} is of a study with other settings. Restore them, or choose another directory "
             "with --out."
         )
-    write_json(path, settings)
+    write_json(path, to_dict(study))
 
 
 def _bases(study: Study) -> list[tuple[str, str, int]]:

@@ -11,7 +11,6 @@ import pytest
 from safetensors.numpy import save_file
 
 from qkvflow.config import RunConfig
-from qkvflow.config.strict import from_dict
 from qkvflow.experiments.pack import pack
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.present import page_of_several
@@ -27,7 +26,7 @@ from qkvflow.experiments.results import (
 from qkvflow.experiments.store import loose_gates, loose_path, write_record
 from qkvflow.files import FileError, read_json, write_json
 from qkvflow.finetune.page import study_page
-from qkvflow.finetune.study import Study, read_records, summarise
+from qkvflow.finetune.study import Study, read_records, read_study, summarise
 from qkvflow.lock import locked
 from qkvflow.report.page import numbers_of, to_markdown
 from tests.experiments.support import (
@@ -317,7 +316,8 @@ def test_so_has_the_page_of_several():
 
 def test_so_has_the_page_of_the_adaptation():
     out = RESULTS / "finetune"
-    study = from_dict(Study, read_json(out / "study.json"))
+    study = read_study(out)
+    assert study == Study(), "what the command does without options"
     summary = summarise(read_records(study, out))
     assert summary == read_json(out / "summary.json")
     page = study_page(study, summary, [out / "a.png", out / "b.png"])
