@@ -54,7 +54,7 @@ def usage(group: str | None = None) -> str:
             "",
             f"Usage: {name} COMMAND [OPTIONS]",
             f"       {name} COMMAND --help explains the options.",
-            "Any command takes --plugin FILE: Python of your own that registers what the options name.",
+            "Any command takes --plugin FILE: your Python, which registers what options name.",
             "",
             "Commands:",
             *lines,
