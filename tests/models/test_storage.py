@@ -8,6 +8,7 @@ import qkvflow
 from qkvflow.files import FileError
 from qkvflow.models import MODELS, NeuralODELM, unroll
 from qkvflow.models.paths import arrays_of
+from qkvflow.models.storage import FORMAT
 from tests.support import FLAVOURS, difference, random_model, small_config, token_ids
 
 
@@ -67,7 +68,7 @@ def test_a_changed_config_is_noticed(saved):
 
 def test_a_newer_format_is_named(saved):
     path = saved / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": FORMAT + 1}))
     with pytest.raises(FileError, match="a newer qkvflow wrote it"):
         qkvflow.load(saved)
 

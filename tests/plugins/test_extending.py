@@ -169,7 +169,7 @@ def _changed(folder):
     ("command", "place"),
     [
         ("train --config my_run.yaml --out runs/line", "runs/line/final"),
-        ("experiment run --plan my_plan.yaml --out results/line", "seed-0.json"),
+        ("experiment run --plan my_plan.yaml --out results/line", "runs/shared/seed-0"),
     ],
 )
 def test_nothing_goes_on_with_a_plugin_that_has_changed(folder, command, place):
