@@ -22,7 +22,6 @@ import numpy as np
 from safetensors.numpy import load_file, save
 
 from qkvflow.experiments import baselines
-from qkvflow.experiments.recorded import recorded_plan
 from qkvflow.experiments.records import Failed, Json, record_of_json, record_to_json
 from qkvflow.experiments.store import (
     PACKED,
@@ -33,6 +32,7 @@ from qkvflow.experiments.store import (
     packed,
     packed_gates,
     read_record,
+    recorded_plan,
 )
 from qkvflow.files import FileError, read_json, write_bytes
 from qkvflow.lock import HeldError, locked
@@ -73,7 +73,7 @@ def pack(out: Path) -> Packed:
     Raises:
         FileError: there is no experiment, a run is under way, or a record is damaged.
     """
-    if not any((out / name).is_file() for name in ("plan.yaml", "study.json")):
+    if not (out / "plan.yaml").is_file():
         raise FileError(f"{out} is no experiment: it has no plan.yaml. There is nothing to pack.")
     _check_nothing_is_under_way(out)
     contents, gates = _loose_contents(out), _loose_gates(out)
@@ -206,8 +206,6 @@ def _remove_empty(folder: Path, out: Path) -> None:
 
 def _unfinished(out: Path) -> Iterator[str]:
     """Runs that the plan has and that did not finish."""
-    if not (out / "plan.yaml").is_file():
-        return
     plan = recorded_plan(out)
     for arm, seed in itertools.product(plan.names, plan.seeds):
         place = f"runs/{arm}/seed-{seed}"

@@ -13,18 +13,18 @@ from qkvflow.report.table import to_latex
 
 def draw_all(experiment: Experiment, directory: Path) -> dict[str, Path]:
     """Draw every figure that the records allow; their png files by name."""
-    results, drawn = experiment.results, []
+    results, plan, drawn = experiment.results, experiment.plan, []
     if results.summary:
         figures.draw_performance(results.summary, directory, experiment.baselines)
-        figures.draw_efficiency(results.summary, directory)
         figures.draw_speed(results.summary, directory)
-        figures.draw_curves(
-            experiment.records, directory, experiment.baselines, experiment.plan.reference
-        )
-        drawn += ["statistical_performance", "efficiency_with_error", "speed_comparison"]
-        drawn += ["learning_curves"]
-    if any(experiment.plan.reference in (t.first, t.second) for t in results.tests):
-        figures.draw_forest(results.tests, experiment.plan.reference, directory)
+        drawn += ["statistical_performance", "speed_comparison"]
+    if 0 < len(results.summary) <= figures.MOST:
+        figures.draw_efficiency(results.summary, directory)
+        figures.draw_curves(experiment.records, directory, experiment.baselines, plan.reference)
+        drawn += ["efficiency_with_error", "learning_curves"]
+    reference = plan.reference if plan.contrasts is None else None
+    if any(reference in (None, test.first, test.second) for test in results.tests):
+        figures.draw_forest(results.tests, reference, directory)
         drawn += ["forest"]
     if experiment.choices:
         figures.draw_sweep(experiment.choices, directory)

@@ -1,15 +1,19 @@
 """What a report of an experiment says: all of it on one page, in the order in which a reader asks."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from qkvflow.experiments import tables
-from qkvflow.experiments.recorded import RecordedPlan
+from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Failed, Finished, Record, finished
 from qkvflow.experiments.results import Experiment
+from qkvflow.experiments.summary import Comparison
 from qkvflow.report.page import Heading, Item, Paragraph, Picture
 
+MOST_PAIRS = 60
+"""Exploratory pairs that a page has room for."""
 IN_TEXT = ("efficiency_with_error", "learning_curves", "forest")
 """Figures that report.md shows, and that are kept with it; the others say what a table says."""
 
@@ -28,6 +32,7 @@ def experiment_page(title: str, experiment: Experiment, pictures: Mapping[str, P
     page += _pictures(pictures, "forest")
     if results.on_test:
         page.append(tables.differences(plan, results.on_test))
+    page += _exploratory(plan, results.exploratory)
     page.append(tables.settings(plan, results.summary))
     page.append(tables.costs_of(results.summary, plan.reference))
     if experiment.gates:
@@ -37,7 +42,20 @@ def experiment_page(title: str, experiment: Experiment, pictures: Mapping[str, P
     return page + _origin(records, results.failures)
 
 
-def _what(plan: RecordedPlan, records: Sequence[Record]) -> str:
+def _exploratory(plan: Plan, tests: Sequence[Comparison]) -> list[Item]:
+    """Pairs that the plan is not about; of very many, those with the reference."""
+    shown = [test for test in tests if plan.reference in (test.first, test.second)]
+    shown = list(tests) if len(tests) <= MOST_PAIRS else shown
+    if not shown:
+        return []
+    table = tables.differences(plan, shown)
+    if len(shown) < len(tests):
+        left = f" These are the pairs with {plan.reference}; significance_tests.json has {len(tests)}."
+        table = dataclasses.replace(table, note=table.note + left)
+    return [table]
+
+
+def _what(plan: Plan, records: Sequence[Record]) -> str:
     run, done = records[0].run, finished(records)
     seeds = "seed" if len(plan.seeds) == 1 else "seeds"
     opened = sum(record.test is not None for record in done)
@@ -50,10 +68,11 @@ def _what(plan: RecordedPlan, records: Sequence[Record]) -> str:
     chosen = "; learning rates were chosen on a part of the valid split" if plan.sweep else ""
     steps = sorted({record.run["steps"] for record in records})
     range_of_steps = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
+    texts = " or ".join(dict.fromkeys(record.run["data"] for record in records))
     return (
         f"{len(plan.arms)} models, {len(plan.seeds)} paired {seeds}: the same text in the same order "
         f"and the same stream of random numbers for every model. {range_of_steps} steps of "
-        f"{run['batch_size']} x {run['length']} tokens of {run['data']} ({run['tokenizer']}); a run is "
+        f"{run['batch_size']} x {run['length']} tokens of {texts} ({run['tokenizer']}); a run is "
         f"judged by its last step{chosen}. {test}"
     )
 
@@ -66,12 +85,13 @@ def _origin(records: Sequence[Record], failures: Sequence[Failed]) -> list[Item]
     if done:
         machines = "; ".join(dict.fromkeys(_machine(record.origin.machine) for record in done))
         versions = "; ".join(dict.fromkeys(_versions(record.origin.versions) for record in done))
+        digests = ", ".join(dict.fromkeys(record.data_digest[:12] for record in done))
         page.append(
             Paragraph(
                 f"{len(done)} runs, from {min(r.origin.began for r in done)} to "
                 f"{max(r.origin.ended for r in done)}, "
                 f"{_duration(sum(r.seconds for r in done))} of training "
-                f"steps on {machines}. Text: digest {done[0].data_digest[:12]}. {versions}."
+                f"steps on {machines}. Text: digest {digests}. {versions}."
                 f"{_taken_over(done)}"
             )
         )
@@ -103,7 +123,8 @@ def _pictures(pictures: Mapping[str, Path], *names: str) -> list[Item]:
         "efficiency_with_error": "Valid loss over parameters.",
         "learning_curves": "Valid loss in training, on a part of the split; below, to the reference "
         "(if steps are equal).",
-        "forest": "Differences to the reference; grey: the margin within which they count as none.",
+        "forest": "Differences to the reference, or the contrasts of the plan; grey: the margin within "
+        "which they count as none.",
         "gates": "Gates of the best model that has some, one run, sorted by their change over depth.",
         "sweep": "The sweep over learning rates.",
     }

@@ -25,8 +25,6 @@ from qkvflow.experiments.results import (
 )
 from qkvflow.experiments.store import loose_gates, loose_path, write_record
 from qkvflow.files import FileError, read_json, write_json
-from qkvflow.finetune.page import study_page
-from qkvflow.finetune.study import Study, read_records, read_study, summarise
 from qkvflow.lock import locked
 from qkvflow.report.page import numbers_of, to_markdown
 from tests.experiments.support import (
@@ -312,16 +310,6 @@ def test_so_has_the_page_of_several():
     page = page_of_several("", [read_experiment(out) for out in outs], [{}] * 3)
     kept = RESULTS / "three-tables" / "report.md"
     assert numbers_of(to_markdown(page, kept.parent)) == numbers_of(kept.read_text())
-
-
-def test_so_has_the_page_of_the_adaptation():
-    out = RESULTS / "finetune"
-    study = read_study(out)
-    assert study == Study(), "what the command does without options"
-    summary = summarise(read_records(study, out))
-    assert summary == read_json(out / "summary.json")
-    page = study_page(study, summary, [out / "a.png", out / "b.png"])
-    assert numbers_of(to_markdown(page, out)) == numbers_of((out / "report.md").read_text())
 
 
 def test_numbers_that_differ_are_seen():
