@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -14,6 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from qkvflow.data import default_cache_dir
 from qkvflow.experiments import tables
 from qkvflow.experiments.baselines import ngram_baselines
 from qkvflow.experiments.jobs import Job
@@ -151,6 +153,8 @@ def run_experiment(
     What the experiments in `reuse` have run already is taken from there; `reference` is `prepare`'s.
     """
     check_others(reuse)
+    if jax.config.jax_compilation_cache_dir is None:  # seeds share their programs
+        jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / "compiled"))
     data = prepare(plan, out, reference)
     with Bars(console) as bars:
         complete(plan, out, bars, reuse)

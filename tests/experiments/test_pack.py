@@ -13,10 +13,9 @@ from safetensors.numpy import save_file
 from qkvflow.config import RunConfig
 from qkvflow.experiments.pack import pack
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.present import page_of_several
 from qkvflow.experiments.recording import table_of
 from qkvflow.experiments.records import choices_to_json, chosen
-from qkvflow.experiments.report import experiment_page
+from qkvflow.experiments.report import experiment_page, page_of_several
 from qkvflow.experiments.results import (
     read_choices,
     read_experiment,
@@ -63,7 +62,9 @@ def write_experiment(out, order=None):
             gates = {"up": np.full((2, 3), loss, np.float32), "down": np.ones((2, 2), np.float32)}
             save_file(gates, loose_gates(out, place))
     write_json(out / "tuned.json", choices_to_json(chosen(read_sweep(out))))
-    write_json(out / "floors.json", {"data_digest": "0123456789abcdef", "valid": {"1-gram": 3.2}})
+    write_json(
+        out / "ngram_baselines.json", {"data_digest": "0123456789abcdef", "valid": {"1-gram": 3.2}}
+    )
     return out
 
 
@@ -264,7 +265,7 @@ def test_figures_that_the_report_does_not_show_and_what_a_command_makes_again_go
 
 
 def test_a_directory_without_an_experiment_is_not_packed(tmp_path):
-    with pytest.raises(FileError, match="There is nothing to pack"):
+    with pytest.raises(FileError, match="is no experiment"):
         pack(tmp_path)
 
 

@@ -18,8 +18,8 @@ from qkvflow.experiments import figures
 from qkvflow.experiments.figures import draw_gates
 from qkvflow.experiments.gates import gate_use
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.present import draw_all, name_of, write_report, write_table
 from qkvflow.experiments.records import Choice, Point
+from qkvflow.experiments.report import draw_all, name_of, write_report, write_table
 from qkvflow.experiments.results import Experiment
 from qkvflow.report import figures as drawing
 from qkvflow.report.figures import appearance, line_style
