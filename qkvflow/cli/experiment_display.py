@@ -1,5 +1,6 @@
 """What the commands that run experiments have in common: a bar for each run, the tables."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -153,7 +154,7 @@ def run_experiment(
     What the experiments in `reuse` have run already is taken from there; `reference` is `prepare`'s.
     """
     check_others(reuse)
-    if jax.config.jax_compilation_cache_dir is None:  # seeds share their programs
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # seeds share their programs
         jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / "compiled"))
     data = prepare(plan, out, reference)
     with Bars(console) as bars:

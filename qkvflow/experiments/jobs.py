@@ -57,7 +57,7 @@ class Job:
         record = self.record()
         if record is None or isinstance(record, Failed):
             return False
-        if run_of(record) != self.run:
+        if not self._is_of(run_of(record)):
             raise FileError(
                 f"The record of {self.out} is of a run with other settings. Restore the plan it was "
                 "made with, or choose another directory with --out."
@@ -69,6 +69,13 @@ class Job:
             )
         check_same(f"The record of {self.out}", plugins_in(record.origin.versions))
         return record.test is not None or not self.test
+
+    def _is_of(self, run: RunConfig | None) -> bool:
+        """Whether a run is this one; what it starts from may lie elsewhere: it has a digest."""
+        if run is not None and run.start is not None and self.run.start is not None:
+            start = dataclasses.replace(run.start, checkpoint=self.run.start.checkpoint)
+            run = dataclasses.replace(run, start=start)
+        return run == self.run
 
 
 @dataclass(frozen=True)

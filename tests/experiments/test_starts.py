@@ -62,13 +62,16 @@ def test_runs_start_from_the_run_of_their_seed(bases, tmp_path):
     assert results.summary["full"].begin.values == results.summary["lora"].begin.values
 
 
-def test_a_finished_run_needs_its_base_no_more(bases, text, tmp_path):
+def test_a_finished_run_needs_its_base_no_more_nor_where_it_was(bases, text, tmp_path):
     plan = adaptation(text)
     run_all(plan, tmp_path / "out")
+    for name in ("bases", "out"):
+        shutil.copytree(tmp_path / name, tmp_path / "elsewhere" / name)
     shutil.rmtree(bases)
     counter = Counter()
-    prepare(plan, tmp_path / "out")
-    assert not [r for r in complete(plan, tmp_path / "out", counter) if isinstance(r, Failed)]
+    for out in (tmp_path / "out", tmp_path / "elsewhere" / "out"):
+        prepare(plan, out)
+        assert not [record for record in complete(plan, out, counter) if isinstance(record, Failed)]
     assert counter.begun == []
 
 
