@@ -1,9 +1,9 @@
 """Do attention circuits grow with depth, as Tong et al. (ICLR 2025) find? In an experiment's models.
 
-Run with `python benchmarks/magnitude_over_depth.py results/laptop` or `... results/finetune/pretrain`,
+Run with `python benchmarks/magnitude_over_depth.py results/laptop` or `... results/finetune-bases`,
 for all runs in there whose trained model is at hand: models are not committed but lie in seed-0/final
-beside the record seed-0.json once `qkvflow experiment run` or `qkvflow adaptation` has ended. Takes a
-minute, prints a table and writes magnitude_over_depth.json and .png into that directory.
+beside the record seed-0.json once `qkvflow experiment run` has ended. Takes a minute,
+prints a table and writes magnitude_over_depth.json and .png into that directory.
 
 For every arm, seed and circuit: the mean |eigenvalue| in each layer, and its slope over depth relative
 to its mean (1: it would grow by its own mean from the first depth to the last). The same of the models

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from qkvflow.config import RunConfig
-from qkvflow.config.history import moved_run
-from qkvflow.config.strict import from_dict, nearest
+from qkvflow.config.strict import nearest
 from qkvflow.experiments.records import Finished, chosen, finished
 from qkvflow.experiments.report import experiment_page
 from qkvflow.experiments.results import Experiment, read_experiment, read_sweep
@@ -15,8 +14,6 @@ from qkvflow.experiments.store import Gates
 from qkvflow.experiments.summary import Comparison, Summary
 from qkvflow.experiments.tables import side_by_side
 from qkvflow.files import read_json
-from qkvflow.finetune.page import study_page
-from qkvflow.finetune.study import Study, read_records, summarise
 from qkvflow.report.page import Item
 from qkvflow.report.table import Table
 
@@ -106,16 +103,6 @@ def gates(name: str, of: str) -> Sequence[Gates]:
 
 
 @cache
-def adaptation() -> dict[str, Any]:
-    """What the records of results/finetune say together."""
-    return summarise(read_records(_study(), RESULTS / "finetune"))
-
-
-def _study() -> Study:
-    return from_dict(Study, moved_run(record("finetune/study.json")))
-
-
-@cache
 def tables(name: str) -> dict[str, Table]:
     """The tables of a report by their titles."""
     return {item.title: item for item in _page(name) if isinstance(item, Table)}
@@ -124,7 +111,4 @@ def tables(name: str) -> dict[str, Table]:
 def _page(name: str) -> Sequence[Item]:
     if name == "three-tables":
         return [side_by_side({of: experiment(of).results for of in THREE_TABLES})]
-    if name == "finetune":
-        summary = adaptation()
-        return study_page(_study(), summary, [RESULTS for _ in summary["losses"]])
     return experiment_page(name, experiment(name), {})

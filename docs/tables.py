@@ -11,7 +11,8 @@ from docs import results
 from docs.quantities import Interval
 from qkvflow.cli.compare import models_table, result_table
 from qkvflow.experiments.records import finished
-from qkvflow.report.table import to_markdown, to_terminal
+from qkvflow.experiments.summary import Sample
+from qkvflow.report.table import Table, to_markdown, to_terminal
 
 
 def table(experiment: str, heading: str, first: int | None = None) -> str:
@@ -99,11 +100,11 @@ def share(size: str, part: str) -> float:
 
 def circuit_slopes(*models: str) -> str:
     """Rows of these models and their circuits: growth over depth, small on two texts, laptop."""
-    small = results.record("finetune/pretrain/magnitude_over_depth.json")
+    small = results.record("finetune-bases/magnitude_over_depth.json")
     laptop = results.record("laptop/magnitude_over_depth.json")
     rows = []
     for model in models:
-        found = [small.get(f"{text} {model}") for text in ("embedded", "wikitext-2")]
+        found = [small.get(f"{model}.{text}") for text in ("embedded", "wikitext-2")]
         found.append(results.named(laptop, model, "model"))
         for circuit in ("qk", "ov"):
             ends = [of and of[circuit]["end"] for of in found]
@@ -112,16 +113,37 @@ def circuit_slopes(*models: str) -> str:
     return "\n".join(rows)
 
 
+def adapted(text: str) -> str:
+    """The losses of all models that are adapted to a text, or trained on it: rows of MODEL-METHOD."""
+    found = _losses_over_depth(text)
+    depths = next(iter(found.values()))
+    rows = tuple(
+        (name, *(f"{of.mean:.3f} +- {of.half_width:.3f}" for of in losses.values()))
+        for name, losses in found.items()
+    )
+    return to_markdown(Table(("arm", *(f"{depth} layers" for depth in depths)), rows))
+
+
 def gains_of_pretraining(layers: int) -> Interval:
     """The least and the largest gain of an adapted model over one from scratch, from a depth on."""
     gains = [
-        arms[f"{name.rsplit('-', 1)[0]}-scratch"][depth]["mean"] - row["mean"]
-        for arms in results.adaptation()["losses"].values()
-        for name, rows in arms.items()
-        for depth, row in rows.items()
-        if int(depth) >= layers and not name.endswith("-scratch")
+        found[f"{name.rsplit('-', 1)[0]}-scratch"][depth].mean - loss.mean
+        for found in map(_losses_over_depth, ("wikitext-2", "embedded"))
+        for name, losses in found.items()
+        for depth, loss in losses.items()
+        if depth >= layers and not name.endswith("-scratch")
     ]
     return Interval(min(gains), max(gains))
+
+
+def _losses_over_depth(text: str) -> dict[str, dict[int, Sample]]:
+    """By MODEL-METHOD and layers: the arms of results/finetune are called MODEL.METHOD.LAYERS.TEXT."""
+    found: dict[str, dict[int, Sample]] = {}
+    for name, row in results.experiment("finetune").results.summary.items():
+        model, method, depth, target = name.split(".")
+        if target == text:
+            found.setdefault(f"{model}-{method}", {})[int(depth)] = row.loss
+    return found
 
 
 # What commands printed

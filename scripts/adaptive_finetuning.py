@@ -1,9 +1,12 @@
-"""Pretrain, change the depth, adapt, in both directions: `qkvflow adaptation`."""
+"""Pretrain, change the depth, adapt, in both directions: two plans of `qkvflow experiment run`."""
 
 import sys
 
 from qkvflow.cli.main import main
 
+STAGES = {"adaptation_bases": "results/finetune-bases", "adaptation": "results/finetune"}
+
 if __name__ == "__main__":
-    sys.argv[1:1] = ["adaptation"]
-    sys.exit(main())
+    for plan, out in STAGES.items():
+        if code := main(["experiment", "run", "--plan", plan, "--out", out, *sys.argv[1:]]):
+            sys.exit(code)

@@ -133,7 +133,7 @@ def test_documents_name_only_targets_that_exist(document):
 
 SCRIPTS = {
     "ablation_constant_modulation": ("experiment ablate", "ablation_results"),
-    "adaptive_finetuning": ("adaptation", "adaptation"),
+    "adaptive_finetuning": ("experiment run", "--plan"),
     "compare_vs_tong_neuralode": ("compare", "comparison"),
     "measure_flops": ("experiment cost", ""),
     "plot_statistical_results": ("experiment report", "publication_figures"),

@@ -16,7 +16,7 @@ from rich.console import Console
 from qkvflow.cli.experiment_display import run_experiment, show_failures
 from qkvflow.experiments import tables
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.present import write_report
+from qkvflow.experiments.report import write_report
 from qkvflow.experiments.results import Results, write_pickle
 from qkvflow.files import write_json
 from qkvflow.models import MODELS

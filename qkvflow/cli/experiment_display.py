@@ -1,9 +1,11 @@
 """What the commands that run experiments have in common: a bar for each run, the tables."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -14,11 +16,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from qkvflow.data import default_cache_dir
 from qkvflow.experiments import tables
 from qkvflow.experiments.baselines import ngram_baselines
 from qkvflow.experiments.jobs import Job
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.recorded import RecordedPlan
 from qkvflow.experiments.records import Choices, Failed, Record
 from qkvflow.experiments.results import Experiment, read_experiment, write_results
 from qkvflow.experiments.reuse import check_others
@@ -112,7 +114,7 @@ def cost_table(summary: Mapping[str, Summary], reference: str) -> Table:
     return tables.costs_of(summary, reference).only(*heads, note=note)
 
 
-def difference_table(plan: RecordedPlan, tests: Sequence[Comparison]) -> Table:
+def difference_table(plan: Plan, tests: Sequence[Comparison]) -> Table:
     """Every pair, as 80 columns hold it."""
     note = f"p: paired t-test; Holm: of {tests[0].family} pairs; flips: of signs"
     pairs = max(len(test.seeds) for test in tests)
@@ -152,10 +154,13 @@ def run_experiment(
     What the experiments in `reuse` have run already is taken from there; `reference` is `prepare`'s.
     """
     check_others(reuse)
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # seeds share their programs
+        jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / "compiled"))
     data = prepare(plan, out, reference)
     with Bars(console) as bars:
         complete(plan, out, bars, reuse)
-    ngram_baselines(data, out)
+    if data is not None:
+        ngram_baselines(data, out)
     with waiting(out / ".results.claim"):  # what was read last is written last
         experiment = read_experiment(out)
         write_results(experiment)

@@ -20,7 +20,6 @@ COMMANDS = {
     "import": "Bring in a model of another library: GPT-2.",
     "export": "Write a model at another depth, with an adapter, or as a few basis matrices.",
     "experiment": "Compare models over paired seeds: sweeps, runs, statistics, costs, a page.",
-    "adaptation": "Pretrain, change the depth, adapt to another text: the ICLR paper's experiment.",
     "analyze": "Look inside a trained model: spectra, Lyapunov exponents, trajectories, modulation.",
 }
 GROUPS = {
@@ -35,7 +34,7 @@ GROUPS = {
 }
 """Commands that have commands of their own."""
 LONG = {
-    *("compare", "train", "finetune", "adaptation"),
+    *("compare", "train", "finetune"),
     *("experiment run", "experiment tune", "experiment ablate"),
 }
 """Commands that repeat one large computation."""

@@ -9,8 +9,8 @@ from qkvflow.experiments.store import loose_path, read_place
 from qkvflow.files import write_json
 
 ORDERS = 6
-PLACE, FIRST_PLACE = "ngram_baselines", "floors"
-"""Where they are kept, and where the first experiments kept them."""
+PLACE = "ngram_baselines"
+"""Where they are kept."""
 
 
 def ngram_baselines(data: TokenDataset, out: Path) -> NGramBaselines:
@@ -29,7 +29,7 @@ def ngram_baselines(data: TokenDataset, out: Path) -> NGramBaselines:
 
 def read_baselines(out: Path) -> NGramBaselines | None:
     """Those of an experiment, if they are known."""
-    entry = read_place(out, PLACE) or read_place(out, FIRST_PLACE)
+    entry = read_place(out, PLACE)
     if entry is None:
         return None
     return reading(lambda c: NGramBaselines(**c), entry.content, entry.where, "a table of n-grams")

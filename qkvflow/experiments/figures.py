@@ -15,6 +15,8 @@ from qkvflow.report.figures import appearance, both, canvas, figure, line_style
 
 MANY = 8
 """Arms up to which a legend leaves room for what it stands in."""
+MOST = 24
+"""Arms that can be told apart by their lines or markers."""
 Summaries = Mapping[str, Summary]
 _SEED: Any = {"s": 12, "alpha": 0.45, "linewidths": 0}
 """The point of a seed, behind the mean."""
@@ -101,12 +103,17 @@ def draw_curves(
     first quarter, in which arms may be far apart, does not decide how far that axis goes. Arms with
     other numbers of steps are drawn over training FLOP, and have no step in common to compare.
     """
-    over_steps = len({record.run["steps"] for record in finished(records)}) == 1
+    runs = finished(records)
+    over_steps = len({run.run["steps"] for run in runs}) == 1
+    texts = {run.arm: run.run["data"] for run in runs}
     curves = {arm: _curves(runs, over_steps) for arm, runs in by_arm(records).items()}
     others = {
         arm: compared
         for arm, seen in curves.items()
-        if over_steps and arm != reference and len(compared := _minus(seen, curves.get(reference, {})))
+        if over_steps
+        and arm != reference
+        and texts[arm] == texts.get(reference)
+        and len(compared := _minus(seen, curves.get(reference, {})))
     }
     with canvas(both(directory, "learning_curves"), 6.4, 5.6 if others else 4.0) as drawn:
         panels = drawn.subplots(2 if others else 1, 1, sharex=True, squeeze=False)[:, 0]
@@ -203,9 +210,16 @@ def draw_sweep(choices: Choices, directory: Path) -> None:
         _name_arms(axes)
 
 
-def draw_forest(tests: Sequence[Comparison], reference: str, directory: Path) -> None:
-    """`forest`: the difference of every arm to the reference, with its interval and the margin."""
-    rows = [_towards(test, reference) for test in tests if reference in (test.first, test.second)]
+def draw_forest(tests: Sequence[Comparison], reference: str | None, directory: Path) -> None:
+    """`forest`: differences with their intervals and the margin.
+
+    They are those of all arms to the reference; without one, all of the tests.
+    """
+    if reference is None:
+        rows = [(f"{test.first} - {test.second}", *_towards(test, test.second)[1:]) for test in tests]
+    else:
+        ours = [test for test in tests if reference in (test.first, test.second)]
+        rows = [_towards(test, reference) for test in ours]
     margin = tests[0].margin
     with figure(both(directory, "forest"), 6.4, 0.75 + 0.34 * len(rows)) as axes:
         axes.axvspan(-margin, margin, color="0.93")
@@ -217,10 +231,8 @@ def draw_forest(tests: Sequence[Comparison], reference: str, directory: Path) ->
         axes.set_yticks(range(len(rows)), [row[0] for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(axis="y", visible=False)
-        axes.set_xlabel(
-            f"valid loss minus {reference}'s, nats per token\n"
-            "(95% interval; points: seeds; grey: margin)"
-        )
+        what = "difference of valid losses" if reference is None else f"valid loss minus {reference}'s"
+        axes.set_xlabel(f"{what}, nats per token\n(95% interval; points: seeds; grey: margin)")
 
 
 def _towards(test: Comparison, reference: str) -> tuple[str, list[float], float, float, float]:

@@ -1,19 +1,22 @@
 """What an experiment has to do: a job for each of its runs, in the sweep and after it."""
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from qkvflow.config import ConfigError, RunConfig
 from qkvflow.data import TokenDataset
 from qkvflow.experiments.matching import matched_run
-from qkvflow.experiments.plan import Plan, Sweep, with_learning_rate
+from qkvflow.experiments.plan import Arm, Plan, Sweep, with_learning_rate
 from qkvflow.experiments.recording import run_of
 from qkvflow.experiments.records import Choices, Failed, Record
+from qkvflow.experiments.starts import started_run
 from qkvflow.experiments.store import read_record
 from qkvflow.files import FileError
 from qkvflow.plugins import check_same
 from qkvflow.provenance import plugins_in
+from qkvflow.train.resume import open_data
 from qkvflow.train.step import Learner
 
 
@@ -28,7 +31,7 @@ class Job:
     place: str
     """Where it is in there, such as runs/ARM/seed-0."""
     digest: str | None = None
-    """Of the text, where it is known before the run."""
+    """Of the text; None: what it starts from is gone, and with it how the text was read."""
     test: bool = False
     keep_gates: bool = False
     problem: str | None = None
@@ -54,7 +57,7 @@ class Job:
         record = self.record()
         if record is None or isinstance(record, Failed):
             return False
-        if run_of(record) != self.run:
+        if not self._is_of(run_of(record)):
             raise FileError(
                 f"The record of {self.out} is of a run with other settings. Restore the plan it was "
                 "made with, or choose another directory with --out."
@@ -67,36 +70,80 @@ class Job:
         check_same(f"The record of {self.out}", plugins_in(record.origin.versions))
         return record.test is not None or not self.test
 
+    def _is_of(self, run: RunConfig | None) -> bool:
+        """Whether a run is this one; what it starts from may lie elsewhere: it has a digest."""
+        if run is not None and run.start is not None and self.run.start is not None:
+            start = dataclasses.replace(run.start, checkpoint=self.run.start.checkpoint)
+            run = dataclasses.replace(run, start=start)
+        return run == self.run
 
-def check_runs(plan: Plan, vocab_size: int) -> None:
-    """Refuse a plan of which a run cannot be made, before anything is written or computed.
+
+@dataclass(frozen=True)
+class Texts:
+    """The texts that runs read, each opened once."""
+
+    opened: dict[tuple[str, str | None], TokenDataset] = field(default_factory=dict)
+
+    def of(self, run: RunConfig) -> TokenDataset:
+        """That of a run, as its tokenizer reads it; a start has a tokenizer of its own."""
+        key = (run.data, None if run.start is None else run.start.checkpoint)
+        if key not in self.opened:
+            self.opened[key] = open_data(run)
+        return self.opened[key]
+
+    def digest(self, run: RunConfig) -> str | None:
+        """That of the text of a run, unless what it starts from is gone."""
+        is_gone = run.start is not None and not Path(run.start.checkpoint).is_dir()
+        return None if is_gone else self.of(run).digest
+
+
+def planned_runs(
+    plan: Plan, out: Path, seeds: Sequence[int], texts: Texts
+) -> dict[tuple[str, int], RunConfig]:
+    """By arm and seed, the run: as wide and long as it is to be, and with its start.
 
     Raises:
         ConfigError: with the problems of all arms.
     """
+    runs: dict[tuple[str, int], RunConfig] = {}
     problems = []
     for arm in plan.arms:
         try:
-            run = matched_run(plan, arm, vocab_size)
-            Learner.of(run, run.model_config(vocab_size))
-            if plan.sweep is not None:
-                _sweep_run(run, plan.sweep)
+            runs |= {(arm.name, seed): run for seed, run in _runs_of(plan, arm, out, seeds, texts)}
         except ConfigError as error:
             problems += [f"{arm.name}: {problem}" for problem in error.problems]
     if problems:
         raise ConfigError("This experiment cannot be made:", problems)
+    return runs
 
 
-def sweep_jobs(plan: Plan, out: Path, data: TokenDataset) -> list[Job]:
+def _runs_of(
+    plan: Plan, arm: Arm, out: Path, seeds: Sequence[int], texts: Texts
+) -> list[tuple[int, RunConfig]]:
+    """The runs of an arm, by seed; all that can be known of them before they run is checked."""
+    if arm.start is None:
+        size = texts.of(arm.run).tokenizer.vocab_size
+        run = matched_run(plan, arm, size)
+        runs = [dataclasses.replace(run, seed=seed) for seed in seeds]
+    else:
+        found = [started_run(arm, arm.start, seed, out) for seed in seeds]
+        size = found[0].architecture.vocab_size
+        runs = [matched_run(plan, arm, size, run) for run in found]
+    Learner.of(runs[0], runs[0].model_config(size))
+    if plan.sweep is not None:
+        _sweep_run(runs[0], plan.sweep)
+    return list(zip(seeds, runs))
+
+
+def sweep_jobs(plan: Plan, out: Path) -> list[Job]:
     """Every arm with every learning rate, for a few steps, on a seed that is not used again."""
     if plan.sweep is None:
         return []
-    jobs = []
-    for arm in plan.arms:
-        run = _sweep_run(matched_run(plan, arm, data.tokenizer.vocab_size), plan.sweep)
+    texts, jobs = Texts(), []
+    for (arm, _), run in planned_runs(plan, out, [plan.sweep.seed], texts).items():
         for rate in plan.sweep.learning_rates:
-            place = f"sweep/{arm.name}/lr-{rate:g}"
-            jobs.append(Job(arm.name, with_learning_rate(run, rate), out, place, data.digest))
+            tried = with_learning_rate(_sweep_run(run, plan.sweep), rate)
+            jobs.append(Job(arm, tried, out, f"sweep/{arm}/lr-{rate:g}", texts.digest(run)))
     return jobs
 
 
@@ -109,26 +156,18 @@ def _sweep_run(run: RunConfig, sweep: Sweep) -> RunConfig:
     return dataclasses.replace(run, steps=sweep.steps, seed=sweep.seed, final_tokens=run.eval_tokens)
 
 
-def run_jobs(plan: Plan, out: Path, data: TokenDataset, choices: Choices) -> list[Job]:
+def run_jobs(plan: Plan, out: Path, choices: Choices) -> list[Job]:
     """Every arm with every seed; all arms of a seed before the next seed."""
-    runs = {arm.name: matched_run(plan, arm, data.tokenizer.vocab_size) for arm in plan.arms}
-    problems: dict[str, str] = {}
-    for name, choice in choices.items():
-        if choice.learning_rate is None:
-            problems[name] = "It has no learning rate: every run of its sweep failed."
-        else:
-            runs[name] = with_learning_rate(runs[name], choice.learning_rate)
-    return [
-        Job(
-            arm.name,
-            dataclasses.replace(runs[arm.name], seed=seed),
-            out,
-            f"runs/{arm.name}/seed-{seed}",
-            data.digest,
-            test=plan.test,
-            keep_gates=True,
-            problem=problems.get(arm.name),
-        )
-        for seed in plan.seeds
-        for arm in plan.arms
-    ]
+    texts = Texts()
+    runs = planned_runs(plan, out, plan.seeds, texts)
+    jobs = []
+    for seed in plan.seeds:
+        for arm in plan.names:
+            run, problem = runs[arm, seed], None
+            if arm in choices:
+                rate = choices[arm].learning_rate
+                run = run if rate is None else with_learning_rate(run, rate)
+                problem = None if rate else "It has no learning rate: every run of its sweep failed."
+            job = Job(arm, run, out, f"runs/{arm}/seed-{seed}", texts.digest(run))
+            jobs.append(dataclasses.replace(job, test=plan.test, keep_gates=True, problem=problem))
+    return jobs

@@ -28,9 +28,13 @@ def _shapes(model: str, config: Gpt2Config) -> LanguageModel:
     return eqx.filter_eval_shape(build_model, model, config, key=jax.random.key(0))
 
 
-def matched_run(plan: Plan, arm: Arm, vocab_size: int) -> RunConfig:
-    """The run of an arm, as wide and as long as the arms that it is matched to ask for."""
-    run = arm.run
+def matched_run(plan: Plan, arm: Arm, vocab_size: int, run: RunConfig | None = None) -> RunConfig:
+    """The run of an arm, as wide and as long as the arms that it is matched to ask for.
+
+    Args:
+        run: that of the arm with its start, where it has one.
+    """
+    run = run or arm.run
     if arm.parameters_of is not None:
         other = plan.arm(arm.parameters_of).run
         run = with_parameters(run, count_parameters(shapes_of(other, vocab_size)).total, vocab_size)

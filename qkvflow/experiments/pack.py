@@ -22,7 +22,7 @@ import numpy as np
 from safetensors.numpy import load_file, save
 
 from qkvflow.experiments import baselines
-from qkvflow.experiments.recorded import recorded_plan
+from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Failed, Json, record_of_json, record_to_json
 from qkvflow.experiments.store import (
     PACKED,
@@ -33,12 +33,13 @@ from qkvflow.experiments.store import (
     packed,
     packed_gates,
     read_record,
+    recorded_plan,
 )
 from qkvflow.files import FileError, read_json, write_bytes
 from qkvflow.lock import HeldError, locked
 
 _RECORDS = ("seed-*.json", "lr-*.json")
-_TABLES = ("tuned", baselines.PLACE, baselines.FIRST_PLACE)
+_TABLES = ("tuned", baselines.PLACE)
 _GATES = ".gates.safetensors"
 _DERIVED: tuple[str, ...] = ("statistics_summary.json", "significance_tests.json")
 _DERIVED += ("seed_*.json", "seed_*.pkl", "figures/*.pdf")
@@ -73,8 +74,7 @@ def pack(out: Path) -> Packed:
     Raises:
         FileError: there is no experiment, a run is under way, or a record is damaged.
     """
-    if not any((out / name).is_file() for name in ("plan.yaml", "study.json")):
-        raise FileError(f"{out} is no experiment: it has no plan.yaml. There is nothing to pack.")
+    plan = recorded_plan(out)
     _check_nothing_is_under_way(out)
     contents, gates = _loose_contents(out), _loose_gates(out)
     if contents:
@@ -84,7 +84,7 @@ def pack(out: Path) -> Packed:
     removed = _remove_packed(out, contents, gates) + _remove_derived(out)
     _remove_claims(out)
     runs = sum("/" in place for place in packed(out))
-    return Packed(out, runs, removed, tuple(_unfinished(out)))
+    return Packed(out, runs, removed, tuple(_unfinished(plan, out)))
 
 
 def _check_nothing_is_under_way(out: Path) -> None:
@@ -105,13 +105,8 @@ def _loose_contents(out: Path) -> dict[str, Json]:
     """By place, what loose files hold, as it is packed: records in today's schema."""
     paths = sorted(path for pattern in _RECORDS for path in out.rglob(pattern))
     places = [path.relative_to(out).as_posix().removesuffix(".json") for path in paths]
-    places += [place for place in reversed(_TABLES) if loose_path(out, place).is_file()]
-    return {_kept_as(place): _content(loose_path(out, place), place) for place in places}
-
-
-def _kept_as(place: str) -> str:
-    """The baselines of the first experiments had another name."""
-    return baselines.PLACE if place == baselines.FIRST_PLACE else place
+    places += [place for place in _TABLES if loose_path(out, place).is_file()]
+    return {place: _content(loose_path(out, place), place) for place in places}
 
 
 def _loose_gates(out: Path) -> dict[str, Gates]:
@@ -146,12 +141,12 @@ def _write_gates(out: Path, gates: Mapping[str, Gates]) -> None:
 def _remove_packed(out: Path, contents: Mapping[str, Json], gates: Mapping[str, Gates]) -> int:
     """Remove loose files that are in the packed ones; not one that was written anew meanwhile."""
     removed = 0
-    for place in sorted({*contents, *gates, *_TABLES}):
+    for place in sorted({*contents, *gates}):
         record, of_gates = loose_path(out, place), loose_gates(out, place)
         if not record.is_file() and not of_gates.is_file():
             continue
         with locked(record.with_name(f".{record.stem if '/' in place else 'tuned'}.claim")):
-            if record.is_file() and _content(record, place) == contents.get(_kept_as(place)):
+            if record.is_file() and _content(record, place) == contents.get(place):
                 record.unlink()
                 removed += 1
             if of_gates.is_file() and _equal(load_file(of_gates), gates.get(place, {})):
@@ -204,11 +199,8 @@ def _remove_empty(folder: Path, out: Path) -> None:
             folder = folder.parent
 
 
-def _unfinished(out: Path) -> Iterator[str]:
+def _unfinished(plan: Plan, out: Path) -> Iterator[str]:
     """Runs that the plan has and that did not finish."""
-    if not (out / "plan.yaml").is_file():
-        return
-    plan = recorded_plan(out)
     for arm, seed in itertools.product(plan.names, plan.seeds):
         place = f"runs/{arm}/seed-{seed}"
         record = read_record(out, place)

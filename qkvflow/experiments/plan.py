@@ -7,24 +7,31 @@
       standard: {model: standard}
       shared: {model: shared}
       narrow: {model: standard, parameters_of: shared}
+      deeper: {start: {arm: other-experiment/standard, depth: 12}}
     seeds: 5              # 0 to 4; or a list, [5, 6, 7]
     sweep: {learning_rates: [1e-3, 2e-3, 4e-3, 8e-3], steps: 300, seed: 1000}
     reference: standard
     margin: 0.01
+    contrasts: [[shared, standard], [narrow, shared]]   # what the plan is about; without: all pairs
     plugins: [mine.py]    # Python files that register what the runs name; docs/extending.md
 
 Every arm sees the same text in the same order under the same seed, and draws its weights from the same
-stream of random numbers.
+stream of random numbers. An arm may have another text; it is compared with arms of that text.
+
+A plan is tables: what a report needs is read from them, also where they name a setting that is no
+longer there. A run is made of an arm's table when it is to run.
 """
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from qkvflow.config import ConfigError, RunConfig, nearest, strict
+from qkvflow.config import ConfigError, RunConfig, StartConfig, nearest, strict
 from qkvflow.config.history import moved_run
 from qkvflow.config.strict import from_dict, matches, to_dict, type_problems
 from qkvflow.config.yaml_files import load_named, read_yaml
@@ -33,8 +40,9 @@ PLANS = Path(__file__).parent / "plans"
 """Plans that have a name."""
 Match = Literal["steps", "parameters", "flops"]
 """What arms can have in common with the reference."""
+Pair = tuple[str, str]
+"""Two arms."""
 _COMMON = (
-    "data",
     "tokenizer",
     "bpe_size",
     "documents",
@@ -43,7 +51,7 @@ _COMMON = (
     "eval_tokens",
     "final_tokens",
 )
-"""Fields that no arm may have to itself: all read the same text, and are judged on the same."""
+"""Fields that no arm may have to itself: all read alike, and are judged alike."""
 
 
 @strict
@@ -74,26 +82,81 @@ class Sweep:
             raise ConfigError("This sweep cannot be made:", problems)
 
 
+@strict
+@dataclass(frozen=True)
+class ArmStart:
+    """Trained models that the runs of an arm go on from: of every seed that of the same seed."""
+
+    arm: str
+    """DIR/ARM: an arm of the experiment in DIR, a directory beside this one, or an absolute path."""
+    depth: int | None = None
+    """Layers at which the weights of the base are sampled; None: its own depth, and its own curves."""
+    train: Literal["all", "adapter", "embeddings_and_norms"] = "all"
+    """Arrays that change; the others stay as they are, to the bit."""
+    also: tuple[str, ...] = ()
+    """Further arrays that change, by patterns over their paths: transformer.wte.*, lm_head.*."""
+
+    def __post_init__(self) -> None:
+        problems = type_problems(self)
+        if not problems and not all(self.arm.rpartition("/")[::2]):
+            problems.append(f"arm is {self.arm!r}; expected DIR/ARM, an arm of another experiment.")
+        if problems:
+            raise ConfigError("This start cannot be made:", problems)
+
+    def place(self, out: Path, seed: int) -> Path:
+        """The run of a seed that an experiment in `out` starts from."""
+        directory, _, arm = self.arm.rpartition("/")
+        return out.parent / directory / "runs" / arm / f"seed-{seed}"
+
+    def of(self, checkpoint: str, digest: str) -> StartConfig:
+        """The start of a run, once its base is known."""
+        return StartConfig(checkpoint, digest, self.depth, self.train, self.also)
+
+
 @dataclass(frozen=True)
 class Arm:
     """One side of a comparison."""
 
     name: str
     """Name of the arm; also of its directory."""
-    run: RunConfig
-    """Run of the arm, but for its seed."""
+    table: dict[str, Any]
+    """The settings that the plan names, in today's layout; all others have their defaults."""
     parameters_of: str | None = None
     """Arm whose number of parameters this one is narrowed or widened to."""
     flops_of: str | None = None
     """Arm whose training cost this one's number of steps is chosen to equal."""
+    start: ArmStart | None = None
+    """What its runs begin with; None: fresh weights."""
     changes: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """Table of what differs from the base, as it was written."""
+
+    @cached_property
+    def run(self) -> RunConfig:
+        """Run of the arm, but for its seed, and for its start.
+
+        Raises:
+            ConfigError: it has a setting that cannot be, or that is no longer there.
+        """
+        return RunConfig.from_dict(self.table)
 
     @property
     def matches(self) -> dict[str, str]:
         """The arms that this one is matched to, by what they then have in common."""
         found = {"parameters_of": self.parameters_of, "flops_of": self.flops_of}
         return {what: other for what, other in found.items() if other is not None}
+
+    @property
+    def text(self) -> str:
+        """What it reads."""
+        return self.table.get("data", RunConfig.data)
+
+    @property
+    def problems(self) -> list[str]:
+        """Why no run can be made of it."""
+        problems: list[str] = []
+        with _collected(problems, self.name):
+            self.run  # noqa: B018  (it is made here, and kept)
+        return problems
 
 
 @strict
@@ -115,6 +178,8 @@ class Plan:
     """Difference in nats that counts as none; set before any run."""
     test: bool = False
     """Whether the test split is opened, once, when a run has ended."""
+    contrasts: tuple[Pair, ...] | None = None
+    """Pairs of arms that the plan is about, for which tests are corrected; None: all pairs."""
     plugins: tuple[str, ...] = ()
     """Python files that register what the runs name."""
 
@@ -125,30 +190,56 @@ class Plan:
 
     @staticmethod
     def of(fields: Mapping[str, Any]) -> "Plan":
-        """The plan that plain tables describe; all problems are reported at once."""
+        """The plan that plain tables describe; what its arms set is looked at by `checked`."""
         problems: list[str] = []
-        base, tables = fields.get("base", {}), fields.get("arms")
-        plugins = fields.get("plugins", [])
-        arms = _read_arms(base, tables, plugins, problems)
+        base, plugins = fields.get("base", {}), fields.get("plugins", [])
+        arms = _read_arms(base, fields.get("arms"), plugins, problems)
         read = {
             "base": base,
             "plugins": tuple(plugins) if isinstance(plugins, list) else plugins,
             "arms": arms,
             "seeds": _read_seeds(fields.get("seeds", 5), problems),
             "sweep": _read_sweep(fields.get("sweep"), problems),
+            "contrasts": _read_contrasts(fields.get("contrasts"), problems),
             "reference": fields.get("reference", arms[0].name if arms else ""),
         }
-        plan = None
         with _collected(problems):
             plan = Plan(**{**fields, **read})
-        if plan is None or problems:
+        if problems:
+            problems += [problem for arm in arms for problem in arm.problems]
             raise ConfigError("This experiment cannot be made:", problems)
         return plan
+
+    def checked(self) -> "Plan":
+        """This plan, if a run can be made of every arm.
+
+        Raises:
+            ConfigError: with the problems of all arms.
+        """
+        problems = [problem for arm in self.arms for problem in arm.problems]
+        if problems:
+            raise ConfigError("This experiment cannot be made:", problems)
+        return self
 
     @property
     def fields(self) -> dict[str, Any]:
         """The plain tables that `Plan.of` makes this plan of."""
-        return {**to_dict(self), "arms": {arm.name: dict(arm.changes) for arm in self.arms}}
+        fields = to_dict(self)
+        if self.contrasts is None:
+            del fields["contrasts"]
+        return {**fields, "arms": {arm.name: dict(arm.changes) for arm in self.arms}}
+
+    @property
+    def names(self) -> list[str]:
+        """Of the arms, in their order."""
+        return [arm.name for arm in self.arms]
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """All pairs of arms that read one text, the reference first."""
+        arms = sorted(self.arms, key=lambda arm: arm.name != self.reference)
+        pairs = itertools.combinations(arms, 2)
+        return [(first.name, second.name) for first, second in pairs if first.text == second.text]
 
     def arm(self, name: str) -> Arm:
         """The arm of that name."""
@@ -163,7 +254,7 @@ class Plan:
 
     def with_steps(self, steps: int) -> "Plan":
         """The same plan with runs of another length."""
-        return Plan.of({**self.fields, "base": {**self.base, "steps": steps}})
+        return Plan.of({**self.fields, "base": {**self.base, "steps": steps}}).checked()
 
     def with_seeds(self, seeds: Sequence[int]) -> "Plan":
         """The same plan over other seeds, named by their numbers."""
@@ -183,11 +274,11 @@ class Plan:
             for arm in self.arms
             if getattr(arm, match) is None or arm.name == self.reference
         }
-        return Plan.of({**self.fields, "arms": tables})
+        return self._of_tables(tables)
 
     def with_arms(self, names: Sequence[str]) -> "Plan":
         """The same plan with some of its arms; the first is the reference where that is left out."""
-        known = [arm.name for arm in self.arms]
+        known = self.names
         problems = [f"there is no arm {n!r}. {nearest(n, known)}" for n in names if n not in known]
         if not names:
             problems.append(f"name at least one of {', '.join(known)}.")
@@ -200,9 +291,16 @@ class Plan:
             ]
         if problems:
             raise ConfigError("These arms cannot be chosen:", problems)
-        reference = self.reference if self.reference in names else names[0]
-        tables = {arm.name: arm.changes for arm in arms}
-        return Plan.of({**self.fields, "arms": tables, "reference": reference})
+        return self._of_tables({arm.name: arm.changes for arm in arms}, names[0])
+
+    def _of_tables(self, tables: Mapping[str, Any], first: str = "") -> "Plan":
+        """The same plan with these arms, and with the contrasts between them."""
+        fields = {**self.fields, "arms": tables}
+        if self.reference not in tables:
+            fields["reference"] = first
+        if self.contrasts is not None:
+            fields["contrasts"] = [list(pair) for pair in self.contrasts if {*pair} <= tables.keys()]
+        return Plan.of(fields)
 
 
 def read_plan(name: str) -> Plan:
@@ -219,7 +317,7 @@ def read_plan(name: str) -> Plan:
     content = read_yaml(known.get(name, path))
     load_named(content)
     try:
-        return Plan.of(content)
+        return Plan.of(content).checked()
     except ConfigError as error:
         raise ConfigError(f"{name} cannot be used:", error.problems) from error
 
@@ -255,14 +353,31 @@ def _relations(plan: Plan) -> list[str]:
     if plan.sweep is not None and plan.sweep.seed in plan.seeds:
         problems.append(f"sweep: seed {plan.sweep.seed} is one of the runs' seeds; take another.")
     for arm in plan.arms:
-        for what, other in arm.matches.items():
-            if other not in arms or other == arm.name:
-                problems.append(f"{arm.name}: {what} is {other!r}. {nearest(str(other), arms)}")
-            elif arms[other].parameters_of or (what == "flops_of" and arms[other].flops_of):
-                problems.append(
-                    f"{arm.name}: {what} is {other!r}, which is itself matched to another arm; "
-                    "name that one."
-                )
+        problems += [f"{arm.name}: {problem}" for problem in _matching_problems(arm, arms)]
+    return problems + _contrast_problems(plan, arms)
+
+
+def _matching_problems(arm: Arm, arms: Mapping[str, Arm]) -> Iterator[str]:
+    if arm.start is not None and arm.parameters_of is not None:
+        yield "parameters_of needs fresh weights; an arm with a start has the width of its base."
+    for what, other in arm.matches.items():
+        if other not in arms or other == arm.name:
+            yield f"{what} is {other!r}. {nearest(str(other), arms)}"
+        elif arms[other].parameters_of or (what == "flops_of" and arms[other].flops_of):
+            yield f"{what} is {other!r}, which is itself matched to another arm; name that one."
+        elif arms[other].start is not None:
+            yield f"{what} is {other!r}, which has a start; name an arm with fresh weights."
+
+
+def _contrast_problems(plan: Plan, arms: Mapping[str, Arm]) -> list[str]:
+    found, problems = plan.contrasts or (), []
+    for pair in found:
+        unknown = [name for name in pair if name not in arms]
+        problems += [f"contrasts: there is no arm {n!r}. {nearest(n, arms)}" for n in unknown]
+        if not unknown and arms[pair[0]].text != arms[pair[1]].text:
+            problems.append(f"contrasts: {' and '.join(pair)} read different texts.")
+    if len({frozenset(pair) for pair in found}) < len(found) or any(a == b for a, b in found):
+        problems.append("contrasts: expected different pairs of different arms.")
     return problems
 
 
@@ -293,7 +408,6 @@ def _read_arm(name: str, base: Mapping[str, Any], changes: Any) -> Arm:
     if changes is not None and not isinstance(changes, Mapping):
         raise ConfigError(name, [f"{changes!r} is no table; expected what differs from base."])
     different = dict(changes or {})
-    of = {what: different.pop(what, None) for what in ("parameters_of", "flops_of")}
     problems = [
         f"{common} is the same for all arms; put it into base."
         for common in _COMMON
@@ -301,12 +415,14 @@ def _read_arm(name: str, base: Mapping[str, Any], changes: Any) -> Arm:
     ]
     if {"seed", "seeds"} & {*base, *different}:
         problems.append("seed and seeds are those of the experiment; leave them out.")
-    run = None
-    with _collected(problems):
-        run = RunConfig.from_dict(moved_run(merged(base, different)))
-    if run is None or problems:
+    of = {what: different.pop(what, None) for what in ("parameters_of", "flops_of")}
+    start = None
+    with _collected(problems, "start"):
+        table = different.pop("start", None)
+        start = None if table is None else from_dict(ArmStart, table)
+    if problems:
         raise ConfigError(name, problems)
-    return Arm(name, run, **of, changes=dict(changes or {}))
+    return Arm(name, moved_run(merged(base, different)), **of, start=start, changes=dict(changes or {}))
 
 
 def _read_seeds(given: Any, problems: list[str]) -> tuple[int, ...]:
@@ -326,6 +442,15 @@ def _read_sweep(table: Any, problems: list[str]) -> Sweep | None:
     with _collected(problems, "sweep"):
         return from_dict(Sweep, table) if isinstance(table, Mapping) else None
     return None
+
+
+def _read_contrasts(given: Any, problems: list[str]) -> tuple[Pair, ...] | None:
+    if given is None:
+        return None
+    if not isinstance(given, list) or not all(isinstance(p, list) and len(p) == 2 for p in given):
+        problems.append(f"contrasts is {given!r}; expected a list of pairs, [[ARM, ARM], ...].")
+        return None
+    return tuple((str(first), str(second)) for first, second in given)
 
 
 def with_learning_rate(run: RunConfig, rate: float) -> RunConfig:

@@ -1,15 +1,21 @@
-"""What a report of an experiment says: all of it on one page, in the order in which a reader asks."""
+"""The report of an experiment: one page in the order in which a reader asks, and its figures."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qkvflow.experiments import tables
-from qkvflow.experiments.recorded import RecordedPlan
+from qkvflow.experiments import figures, tables
+from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Failed, Finished, Record, finished
-from qkvflow.experiments.results import Experiment
-from qkvflow.report.page import Heading, Item, Paragraph, Picture
+from qkvflow.experiments.results import Experiment, Results
+from qkvflow.experiments.summary import Comparison
+from qkvflow.files import write_text
+from qkvflow.report.page import Heading, Item, Paragraph, Picture, write_both
+from qkvflow.report.table import to_latex
 
+MOST_PAIRS = 60
+"""Exploratory pairs that a page has room for."""
 IN_TEXT = ("efficiency_with_error", "learning_curves", "forest")
 """Figures that report.md shows, and that are kept with it; the others say what a table says."""
 
@@ -28,6 +34,7 @@ def experiment_page(title: str, experiment: Experiment, pictures: Mapping[str, P
     page += _pictures(pictures, "forest")
     if results.on_test:
         page.append(tables.differences(plan, results.on_test))
+    page += _exploratory(plan, results.exploratory)
     page.append(tables.settings(plan, results.summary))
     page.append(tables.costs_of(results.summary, plan.reference))
     if experiment.gates:
@@ -37,7 +44,20 @@ def experiment_page(title: str, experiment: Experiment, pictures: Mapping[str, P
     return page + _origin(records, results.failures)
 
 
-def _what(plan: RecordedPlan, records: Sequence[Record]) -> str:
+def _exploratory(plan: Plan, tests: Sequence[Comparison]) -> list[Item]:
+    """Pairs that the plan is not about; of very many, those with the reference."""
+    shown = [test for test in tests if plan.reference in (test.first, test.second)]
+    shown = list(tests) if len(tests) <= MOST_PAIRS else shown
+    if not shown:
+        return []
+    table = tables.differences(plan, shown)
+    if len(shown) < len(tests):
+        left = f" These are the pairs with {plan.reference}; significance_tests.json has {len(tests)}."
+        table = dataclasses.replace(table, note=table.note + left)
+    return [table]
+
+
+def _what(plan: Plan, records: Sequence[Record]) -> str:
     run, done = records[0].run, finished(records)
     seeds = "seed" if len(plan.seeds) == 1 else "seeds"
     opened = sum(record.test is not None for record in done)
@@ -50,10 +70,11 @@ def _what(plan: RecordedPlan, records: Sequence[Record]) -> str:
     chosen = "; learning rates were chosen on a part of the valid split" if plan.sweep else ""
     steps = sorted({record.run["steps"] for record in records})
     range_of_steps = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
+    texts = " or ".join(dict.fromkeys(record.run["data"] for record in records))
     return (
         f"{len(plan.arms)} models, {len(plan.seeds)} paired {seeds}: the same text in the same order "
         f"and the same stream of random numbers for every model. {range_of_steps} steps of "
-        f"{run['batch_size']} x {run['length']} tokens of {run['data']} ({run['tokenizer']}); a run is "
+        f"{run['batch_size']} x {run['length']} tokens of {texts} ({run['tokenizer']}); a run is "
         f"judged by its last step{chosen}. {test}"
     )
 
@@ -66,12 +87,13 @@ def _origin(records: Sequence[Record], failures: Sequence[Failed]) -> list[Item]
     if done:
         machines = "; ".join(dict.fromkeys(_machine(record.origin.machine) for record in done))
         versions = "; ".join(dict.fromkeys(_versions(record.origin.versions) for record in done))
+        digests = ", ".join(dict.fromkeys(record.data_digest[:12] for record in done))
         page.append(
             Paragraph(
                 f"{len(done)} runs, from {min(r.origin.began for r in done)} to "
                 f"{max(r.origin.ended for r in done)}, "
                 f"{_duration(sum(r.seconds for r in done))} of training "
-                f"steps on {machines}. Text: digest {done[0].data_digest[:12]}. {versions}."
+                f"steps on {machines}. Text: digest {digests}. {versions}."
                 f"{_taken_over(done)}"
             )
         )
@@ -103,10 +125,76 @@ def _pictures(pictures: Mapping[str, Path], *names: str) -> list[Item]:
         "efficiency_with_error": "Valid loss over parameters.",
         "learning_curves": "Valid loss in training, on a part of the split; below, to the reference "
         "(if steps are equal).",
-        "forest": "Differences to the reference; grey: the margin within which they count as none.",
+        "forest": "Differences to the reference, or the contrasts of the plan; grey: the margin within "
+        "which they count as none.",
         "gates": "Gates of the best model that has some, one run, sorted by their change over depth.",
         "sweep": "The sweep over learning rates.",
     }
     return [
         Picture(pictures[name], captions[name], name in IN_TEXT) for name in names if name in pictures
     ]
+
+
+def draw_all(experiment: Experiment, directory: Path) -> dict[str, Path]:
+    """Draw every figure that the records allow; their png files by name."""
+    results, plan, drawn = experiment.results, experiment.plan, []
+    if results.summary:
+        figures.draw_performance(results.summary, directory, experiment.baselines)
+        figures.draw_speed(results.summary, directory)
+        drawn += ["statistical_performance", "speed_comparison"]
+    if 0 < len(results.summary) <= figures.MOST:
+        figures.draw_efficiency(results.summary, directory)
+        figures.draw_curves(experiment.records, directory, experiment.baselines, plan.reference)
+        drawn += ["efficiency_with_error", "learning_curves"]
+    reference = plan.reference if plan.contrasts is None else None
+    if any(reference in (None, test.first, test.second) for test in results.tests):
+        figures.draw_forest(results.tests, reference, directory)
+        drawn += ["forest"]
+    if experiment.choices:
+        figures.draw_sweep(experiment.choices, directory)
+        drawn += ["sweep"]
+    if experiment.gates:
+        arm = min(experiment.gates, key=lambda name: results.summary[name].loss.mean)
+        seed, gates = next(iter(experiment.gates[arm].items()))
+        figures.draw_gates(gates, f"{arm}, seed {seed}", directory)
+        drawn += ["gates"]
+    return {name: directory / f"{name}.png" for name in drawn}
+
+
+def write_table(results: Results, path: Path) -> None:
+    """The tables of losses and of costs as LaTeX."""
+    reached = tables.losses(results.summary, {})
+    costs = tables.costs_of(results.summary, "").only(
+        "model", "MFLOP per token", "memory, MB", "ms per step"
+    )
+    write_text(path, to_latex(reached.beside(costs)))
+
+
+def write_report(
+    experiments: Sequence[Experiment], title: str, out: Path | None = None
+) -> tuple[Path, Path]:
+    """OUT/report.html and OUT/report.md, and the figures that they show.
+
+    One experiment is a page in its own directory; several share a page.
+    """
+    drawn = [draw_all(experiment, experiment.out / "figures") for experiment in experiments]
+    out = out or experiments[0].out
+    if len(experiments) == 1:
+        return write_both(experiment_page(title, experiments[0], drawn[0]), out)
+    return write_both(page_of_several(title, experiments, drawn), out)
+
+
+def page_of_several(
+    title: str, experiments: Sequence[Experiment], pictures: Sequence[Mapping[str, Path]]
+) -> list[Item]:
+    """A table of their losses, then one after the other, each under its directory's name."""
+    losses = {name_of(experiment.out): experiment.results for experiment in experiments}
+    page: list[Item] = [Heading(title, 1), tables.side_by_side(losses)]
+    for experiment, drawn in zip(experiments, pictures, strict=True):
+        page += experiment_page(name_of(experiment.out), experiment, drawn)
+    return page
+
+
+def name_of(directory: Path) -> str:
+    """What an experiment is called: by its directory."""
+    return directory.resolve().name.replace("_", " ")

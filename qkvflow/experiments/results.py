@@ -16,11 +16,11 @@ from typing import Any
 
 import yaml
 
-from qkvflow.config import ConfigError, RunConfig
+from qkvflow.config import ConfigError
+from qkvflow.config.strict import to_dict
 from qkvflow.experiments.baselines import read_baselines
 from qkvflow.experiments.gates import read_gates
-from qkvflow.experiments.plan import Arm, Plan
-from qkvflow.experiments.recorded import RecordedArm, RecordedPlan, recorded_plan, unlike
+from qkvflow.experiments.plan import Arm, Pair, Plan
 from qkvflow.experiments.records import (
     Choice,
     Choices,
@@ -32,10 +32,11 @@ from qkvflow.experiments.records import (
     record_of_json,
     record_to_json,
 )
-from qkvflow.experiments.store import RUNS, SWEEP, Gates, places_like, read_place
+from qkvflow.experiments.store import RUNS, SWEEP, Gates, places_like, read_place, recorded_plan
 from qkvflow.experiments.summary import (
     Comparison,
     Summary,
+    exploratory_tests,
     losses_by_arm,
     significance_tests,
     statistics_summary,
@@ -54,6 +55,8 @@ class Results:
     """On the valid split."""
     on_test: list[Comparison]
     """The same on the test split, where it was opened."""
+    exploratory: list[Comparison]
+    """Other pairs than the contrasts of the plan, on the valid split; not corrected."""
     failures: list[Failed]
 
     def summary_to_json(self) -> dict[str, Json]:
@@ -62,7 +65,7 @@ class Results:
 
     def tests_to_json(self) -> list[Json]:
         """What OUT/significance_tests.json has."""
-        return [test.to_json() for test in self.tests + self.on_test]
+        return [test.to_json() for test in self.tests + self.on_test + self.exploratory]
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class Experiment:
     """All that lies in the directory of an experiment."""
 
     out: Path
-    plan: RecordedPlan
+    plan: Plan
     records: list[Record]
     choices: Choices = field(default_factory=dict)
     """Learning rates by arm, where they were swept."""
@@ -89,11 +92,13 @@ class Experiment:
     @cached_property
     def results(self) -> Results:
         """The numbers."""
-        tests, on_test = (
-            significance_tests(self.plan, self.records, split) for split in ("valid", "test")
+        return Results(
+            statistics_summary(self.records),
+            significance_tests(self.plan, self.records),
+            significance_tests(self.plan, self.records, "test"),
+            exploratory_tests(self.plan, self.records),
+            [record for record in self.records if isinstance(record, Failed)],
         )
-        failures = [record for record in self.records if isinstance(record, Failed)]
-        return Results(statistics_summary(self.records), tests, on_test, failures)
 
 
 def save_plan(plan: Plan, out: Path, reference: str | None = None) -> None:
@@ -113,10 +118,13 @@ def save_plan(plan: Plan, out: Path, reference: str | None = None) -> None:
             _check_same_experiment(there, plan, out)
             fields["arms"] = {**there.fields["arms"], **fields["arms"]}
             fields["reference"] = reference or there.reference
+            if there.contrasts is not None:
+                pairs = dict.fromkeys((*there.contrasts, *(plan.contrasts or ())))
+                fields["contrasts"] = [list(pair) for pair in pairs]
         write_text(path, yaml.safe_dump(fields, sort_keys=False))
 
 
-def _check_same_experiment(there: RecordedPlan, here: Plan, out: Path) -> None:
+def _check_same_experiment(there: Plan, here: Plan, out: Path) -> None:
     problems = _changed(there, here)
     if problems:
         raise FileError(
@@ -125,7 +133,7 @@ def _check_same_experiment(there: RecordedPlan, here: Plan, out: Path) -> None:
         )
 
 
-def _changed(there: RecordedPlan, here: Plan) -> list[str]:
+def _changed(there: Plan, here: Plan) -> list[str]:
     """What cannot change once there may be results; the margin must not follow them."""
     problems = [
         f"{name} is {getattr(there, name)} there and {getattr(here, name)} here"
@@ -134,6 +142,8 @@ def _changed(there: RecordedPlan, here: Plan) -> list[str]:
     ]
     if not set(there.seeds) <= set(here.seeds):
         problems.append(f"its seeds are {list(there.seeds)}, here are {list(here.seeds)}")
+    if _common_contrasts(there, here) != _common_contrasts(here, there):
+        problems.append("its contrasts are others")
     if there.test and not here.test:
         problems.append("its test split is opened, here it is not")
     known = {arm.name: arm for arm in there.arms}
@@ -147,10 +157,17 @@ def _changed(there: RecordedPlan, here: Plan) -> list[str]:
     return problems
 
 
-def _is_same(there: RecordedArm, here: Arm) -> bool:
-    matches = [(arm.parameters_of, arm.flops_of) for arm in (there, here)]
+def _common_contrasts(of: Plan, other: Plan) -> set[Pair] | None:
+    """Those of a plan between arms that another one has, too; arms may be added with theirs."""
+    if of.contrasts is None:
+        return None
+    return {pair for pair in of.contrasts if {*pair} <= {*other.names}}
+
+
+def _is_same(there: Arm, here: Arm) -> bool:
+    ours, theirs = ((arm.parameters_of, arm.flops_of, arm.start) for arm in (here, there))
     try:
-        return matches[0] == matches[1] and RunConfig.from_dict(there.table) == here.run
+        return ours == theirs and there.run == here.run
     except ConfigError:  # it has a switch that is no longer there, which nothing here can have
         return False
 
@@ -210,7 +227,7 @@ def _check_settings(records: _Read, choices: Choices) -> None:
     for where, record in records.values():
         if isinstance(record, Failed):
             continue
-        run = {**record.run, "seed": 0}
+        run = _without_seed(record.run)
         other, expected = first.setdefault(record.arm, (where, run))
         if run != expected:
             raise FileError(f"{where} and {other} have different settings. Remove one of them.")
@@ -222,12 +239,20 @@ def _check_settings(records: _Read, choices: Choices) -> None:
             )
 
 
-def _check_records(plan: RecordedPlan, records: _Read, out: Path) -> None:
+def _without_seed(run: Json) -> Json:
+    """All that the runs of an arm have in common; each begins with the base of its seed, if any."""
+    start = run.get("start")
+    return {**run, "seed": 0, "start": start and {**start, "checkpoint": "", "digest": ""}}
+
+
+def _check_records(plan: Plan, records: _Read, out: Path) -> None:
     """Refuse to put runs side by side that are not of this plan, or not of one text."""
-    digests = {r.data_digest: where for where, r in records.values() if isinstance(r, Finished)}
-    if len(digests) > 1:
-        first, second, *_ = digests.values()
-        raise FileError(f"{first} and {second} are of different texts. Remove one of them.")
+    texts: dict[str, tuple[str, str]] = {}
+    for where, record in records.values():
+        if isinstance(record, Finished):
+            other, digest = texts.setdefault(record.run["data"], (where, record.data_digest))
+            if digest != record.data_digest:
+                raise FileError(f"{other} and {where} are of different texts. Remove one of them.")
     for place, (where, record) in records.items():
         if place != f"runs/{record.arm}/seed-{record.seed}":
             raise FileError(
@@ -240,9 +265,14 @@ def _check_records(plan: RecordedPlan, records: _Read, out: Path) -> None:
             raise FileError(f"{where} is of a run that {out / 'plan.yaml'} does not plan{what}.")
 
 
-def _planned(plan: RecordedPlan, arm: RecordedArm) -> Json:
-    """What the plan says of an arm, without what its seed, its sweep and its matches decide."""
+def _planned(plan: Plan, arm: Arm) -> Json:
+    """What the plan says of an arm, without what its seed, its sweep, matches and start decide."""
     table = {name: dict(of) if isinstance(of, Mapping) else of for name, of in arm.table.items()}
+    if arm.start is not None:
+        adapter = table.get("architecture", {}).get("adapter")
+        table |= {"architecture": {"adapter": adapter}, "start": to_dict(arm.start)}
+        del table["start"]["arm"]  # a run names the checkpoint
+        table.pop("model", None)
     decided = {
         "": ["seed", *(["steps"] if arm.flops_of else [])],
         "optimizer": ["learning_rate"] if plan.sweep else [],
@@ -253,6 +283,21 @@ def _planned(plan: RecordedPlan, arm: RecordedArm) -> Json:
         for name in names:
             of.pop(name, None)
     return table
+
+
+def unlike(planned: Json, run: Json, path: str = "") -> list[str]:
+    """The settings that a plan names and of which a run has another value, as dotted names.
+
+    What has another shape, such as a family by its name alone, is not compared.
+    """
+    found = []
+    for name, wanted in planned.items():
+        here, has = f"{path}{name}", run.get(name, wanted)
+        if isinstance(wanted, Mapping) and isinstance(has, Mapping):
+            found += unlike(dict(wanted), dict(has), f"{here}.")
+        elif not isinstance(wanted, Mapping) and not isinstance(has, Mapping) and has != wanted:
+            found.append(here)
+    return found
 
 
 def write_results(experiment: Experiment) -> Results:

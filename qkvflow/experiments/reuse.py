@@ -23,9 +23,9 @@ from qkvflow.experiments.store import (
     loose_gates,
     places_like,
     read_record,
+    recorded_plan,
     write_record,
 )
-from qkvflow.files import FileError
 from qkvflow.lock import HeldError, locked
 
 _Source = tuple[Path, str, Finished]
@@ -72,10 +72,7 @@ def _finished_runs(others: Sequence[Path]) -> dict[str, list[_Source]]:
 def check_others(others: Sequence[Path]) -> None:
     """Refuse directories without an experiment before anything is run."""
     for out in others:
-        if not (out / "plan.yaml").is_file():
-            raise FileError(
-                f"{out} is no experiment: it has no plan.yaml. Nothing can be taken from it."
-            )
+        recorded_plan(out)
 
 
 def _key(run: RunConfig, digest: str) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from qkvflow.data import TokenDataset
 from qkvflow.experiments.gates import save_gates
-from qkvflow.experiments.jobs import Job, check_runs, run_jobs, sweep_jobs
+from qkvflow.experiments.jobs import Job, Texts, planned_runs, run_jobs, sweep_jobs
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.recording import costs_of, failed_record, finished_record
 from qkvflow.experiments.records import Choice, Choices, Failed, Record, choices_to_json, chosen
@@ -56,8 +56,10 @@ class Watcher:
         """A run has ended, here or in another process."""
 
 
-def prepare(plan: Plan, out: Path, reference: str | None = None) -> TokenDataset:
+def prepare(plan: Plan, out: Path, reference: str | None = None) -> TokenDataset | None:
     """The text of an experiment, once every run is known to be possible and its plan is kept.
+
+    There is none where arms read different texts.
 
     `reference` is the arm that a directory which is there already shall have as its reference.
 
@@ -66,10 +68,13 @@ def prepare(plan: Plan, out: Path, reference: str | None = None) -> TokenDataset
         DataError: the text cannot be had.
         FileError: the directory is of another experiment.
     """
-    data = open_data(plan.arms[0].run)
-    check_runs(plan, data.tokenizer.vocab_size)
+    texts = Texts()
+    seeds = [*plan.seeds, *([plan.sweep.seed] if plan.sweep else [])]
+    for run in planned_runs(plan.checked(), out, seeds, texts).values():
+        texts.digest(run)  # opened: it can be had
     save_plan(plan, out, reference)
-    return data
+    found = {data.digest: data for data in texts.opened.values()}
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 def complete(
@@ -80,9 +85,8 @@ def complete(
     Runs that the experiments in `reuse` have finished are taken from there.
     """
     watcher = watcher or Watcher()
-    data = open_data(plan.arms[0].run)
-    choices = tune(plan, out, data, watcher, reuse) if plan.sweep else {}
-    jobs = run_jobs(plan, out, data, choices)
+    choices = tune(plan, out, watcher, reuse) if plan.sweep else {}
+    jobs = run_jobs(plan, out, choices)
     take_over(jobs, reuse)
     watcher.stage("runs", len(jobs))
     return carry_out(jobs, watcher)
@@ -167,11 +171,7 @@ def _finish(job: Job, sinks: Sequence[Sink], began: str) -> Record:
 
 
 def tune(
-    plan: Plan,
-    out: Path,
-    data: TokenDataset,
-    watcher: Watcher | None = None,
-    reuse: Sequence[Path] = (),
+    plan: Plan, out: Path, watcher: Watcher | None = None, reuse: Sequence[Path] = ()
 ) -> dict[str, Choice]:
     """Sweep the learning rate of every arm and keep the choice in OUT/tuned.json.
 
@@ -180,7 +180,7 @@ def tune(
     """
     watcher = watcher or Watcher()
     made = read_choices(out)
-    jobs = [job for job in sweep_jobs(plan, out, data) if job.arm not in _standing(made)]
+    jobs = [job for job in sweep_jobs(plan, out) if job.arm not in _standing(made)]
     if jobs:
         take_over(jobs, reuse)
         watcher.stage("sweep", len(jobs))

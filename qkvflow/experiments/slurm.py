@@ -43,4 +43,4 @@ def _work(files: Sequence[Path], fields: dict[str, Any], out: Path, reuse: Seque
     """What a worker does: the plan comes as plain tables, which may need plugins to be understood."""
     plugins.load_installed()
     plugins.load_plugins(files)
-    return complete(Plan.of(fields), out, None, reuse)
+    return complete(Plan.of(fields).checked(), out, None, reuse)

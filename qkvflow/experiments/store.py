@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from qkvflow.experiments.records import Record, record_of_json, record_to_json
+from qkvflow.config.yaml_files import read_yaml
+from qkvflow.experiments.plan import Plan
+from qkvflow.experiments.records import Record, reading, record_of_json, record_to_json
 from qkvflow.files import FileError, read_json, write_json
 
 PACKED = "records.jsonl"
@@ -26,6 +28,20 @@ RUNS, SWEEP = "runs/*/seed-*", "sweep/*/lr-*"
 """Places of the runs that are compared, and of those that learning rates are chosen by."""
 Gates = dict[str, np.ndarray]
 """By the name of a map: an array [layer, gate]."""
+
+
+def recorded_plan(out: Path) -> Plan:
+    """The plan of the experiment in a directory.
+
+    Raises:
+        FileError: there is none.
+    """
+    path = out / "plan.yaml"
+    if not path.is_file():
+        raise FileError(
+            f"{out} is no experiment: it has no plan.yaml. Run qkvflow experiment run first."
+        )
+    return reading(Plan.of, read_yaml(path), str(path), "the plan of an experiment")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ As JSON they have the names that users of the first version know (loss_mean, los
 model2, t_statistic, ...), with what these lacked beside them.
 """
 
-import itertools
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from qkvflow import statistics
-from qkvflow.experiments.recorded import RecordedPlan
+from qkvflow.experiments.plan import Pair, Plan
 from qkvflow.experiments.records import Costs, Failed, Finished, Json, Point, Record, by_arm
 from qkvflow.statistics import Interval
-
-_Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -60,12 +58,15 @@ class Summary:
     """What the finished runs of an arm reached, and what they cost."""
 
     costs: Costs
+    text: str
     hidden_dim: int
     steps: int
     learning_rate: float
     seeds: tuple[int, ...]
     loss: Sample
     """On the whole valid split after the last step."""
+    begin: Sample | None
+    """Before the first step, on a part of the split, where runs begin with trained models."""
     test: Sample | None
     """On the test split, where every run opened it."""
     bits_per_byte: float
@@ -79,11 +80,13 @@ class Summary:
         first, opened = runs[0], [run.test.loss for run in runs if run.test is not None]
         return Summary(
             first.costs,
+            first.run["data"],
             first.run["architecture"]["hidden_dim"],
             first.run["steps"],
             first.learning_rate,
             tuple(run.seed for run in runs),
             Sample.of([run.valid.loss for run in runs]),
+            Sample.of([run.curve[0].loss for run in runs]) if first.run.get("start") else None,
             Sample.of(opened) if len(opened) == len(runs) else None,
             float(np.mean([run.valid.bits_per_byte for run in runs])),
             tuple(run.ms_per_step for run in runs),
@@ -139,14 +142,17 @@ def statistics_summary(records: Sequence[Record]) -> dict[str, Summary]:
 
 
 def pareto_optimal(summary: Mapping[str, Summary]) -> list[str]:
-    """The arms of which no other with as few parameters has as low a loss, by parameters.
+    """The arms of which no other with as few parameters has as low a loss, by text and parameters.
 
     An arm of which a run failed is not among them: its mean is that of the runs that did well.
     """
-    whole = [arm for arm, row in summary.items() if not row.failed_seeds]
+    whole = {arm: row for arm, row in summary.items() if not row.failed_seeds}
     found: list[str] = []
-    for arm in sorted(whole, key=lambda a: (summary[a].costs.parameters, summary[a].loss.mean)):
-        if not found or summary[arm].loss.mean < summary[found[-1]].loss.mean:
+    for arm, row in sorted(
+        whole.items(), key=lambda of: (of[1].text, of[1].costs.parameters, of[1].loss.mean)
+    ):
+        last = summary[found[-1]] if found else None
+        if last is None or last.text != row.text or row.loss.mean < last.loss.mean:
             found.append(arm)
     return found
 
@@ -172,6 +178,8 @@ class Comparison:
     margin: float
     """Difference that counts as none."""
     p_equivalence_holm: float
+    exploratory: bool = False
+    """Whether the plan is about other pairs."""
 
     @property
     def paired(self) -> bool:
@@ -208,6 +216,7 @@ class Comparison:
             "smallest_p_value_sign_flip": statistics.smallest_p_value(len(self.seeds)),
             "equivalence_margin": self.margin,
             "p_value_equivalence_holm": self.p_equivalence_holm,
+            **({"exploratory": True} if self.exploratory else {}),
         }
 
 
@@ -227,17 +236,30 @@ def losses_by_arm(records: Sequence[Record], split: str = "valid") -> dict[str, 
     return found
 
 
-def significance_tests(
-    plan: RecordedPlan, records: Sequence[Record], split: str = "valid"
-) -> list[Comparison]:
-    """All pairs of arms, over the seeds that both have; without pairs where these are too few.
+def significance_tests(plan: Plan, records: Sequence[Record], split: str = "valid") -> list[Comparison]:
+    """The contrasts of a plan, or all pairs of arms where it names none.
 
-    All pairs of the plan are the family that Holm's correction is for, also those that failed.
+    They are the family that Holm's correction is for, also those that failed.
     """
-    losses = losses_by_arm(records, split)
-    names = sorted(plan.names, key=lambda name: name != plan.reference)  # the reference first
-    family = list(itertools.combinations(names, 2))
-    found_of: dict[_Pair, statistics.Comparison] = {}
+    family = plan.pairs if plan.contrasts is None else plan.contrasts
+    return _tests(plan, family, losses_by_arm(records, split), split)
+
+
+def exploratory_tests(plan: Plan, records: Sequence[Record]) -> list[Comparison]:
+    """All pairs that are no contrasts of a plan that names some, each by itself: not corrected."""
+    if plan.contrasts is None:
+        return []
+    named, losses = {frozenset(pair) for pair in plan.contrasts}, losses_by_arm(records)
+    others = [pair for pair in plan.pairs if frozenset(pair) not in named]
+    found = [test for pair in others for test in _tests(plan, [pair], losses, "valid")]
+    return [dataclasses.replace(test, exploratory=True) for test in found]
+
+
+def _tests(
+    plan: Plan, family: Sequence[Pair], losses: Mapping[str, Mapping[int, float]], split: str
+) -> list[Comparison]:
+    """Pairs, over the seeds that both have; without pairs where these are too few."""
+    found_of: dict[Pair, statistics.Comparison] = {}
     for pair in family:
         ours, theirs = (losses.get(arm, {}) for arm in pair)
         found = _compare(ours, theirs, plan.margin, len(family))
@@ -281,8 +303,8 @@ def _common(first: Mapping[int, float], second: Mapping[int, float]) -> list[int
 
 
 def _over_family(
-    family: Sequence[_Pair], tests: Mapping[_Pair, statistics.Test | None]
-) -> dict[_Pair, tuple[float, bool]]:
+    family: Sequence[Pair], tests: Mapping[Pair, statistics.Test | None]
+) -> dict[Pair, tuple[float, bool]]:
     """Holm's correction for all pairs; one that could not be tested has shown nothing."""
     p_values = {pair: test.p_value for pair, test in tests.items() if test is not None}
     return statistics.holm({pair: p_values.get(pair, 1.0) for pair in family})

@@ -1,10 +1,9 @@
 """The tables of an experiment, each built once; a page, a terminal and a paper render them."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 
 from qkvflow.experiments.gates import Gates, gate_use
-from qkvflow.experiments.recorded import RecordedArm, RecordedPlan
+from qkvflow.experiments.plan import Arm, Plan
 from qkvflow.experiments.records import Choice, Choices, Costs, Record
 from qkvflow.experiments.results import Results
 from qkvflow.experiments.summary import (
@@ -27,8 +26,9 @@ def losses(summary: _Summaries, baselines: Mapping[str, float], length: int | No
     """What every model reached, and what n-grams of the same text reach."""
     best = pareto_optimal(summary)
     tested = any(row.test is not None for row in summary.values())
+    begun = any(row.begin is not None for row in summary.values())
     heads: Row = ("model", "parameters", "valid", "95%", "bits per byte", "perplexity", "seeds")
-    heads += ("test",) * tested + ("Pareto-optimal",)
+    heads += ("before the first step",) * begun + ("test",) * tested + ("Pareto-optimal",)
     rows = [
         (
             name,
@@ -38,6 +38,7 @@ def losses(summary: _Summaries, baselines: Mapping[str, float], length: int | No
             f"{row.bits_per_byte:.3f}",
             f"{row.perplexity:.3f}",
             _seeds(row),
+            *(("" if row.begin is None else f"{row.begin.mean:.4f}",) * begun),
             *((mean_and_half(row.test),) * tested),
             "yes" if name in best else "",
         )
@@ -47,8 +48,13 @@ def losses(summary: _Summaries, baselines: Mapping[str, float], length: int | No
     rows += [(name, "", f"{loss:.4f}", *empty) for name, loss in baselines.items()]
     note = (
         f"Nats per token on the whole valid split after the last step, {_OVER_SEEDS}. Pareto-optimal: "
-        "no other model with as few parameters or fewer has a loss as low."
+        "no other model of the same text with as few parameters or fewer has a loss as low."
     )
+    if begun:
+        note += (
+            " Before the first step, on a part of the split: what another text, and another depth, "
+            "cost a trained model."
+        )
     if baselines:
         begin = f", models begin anew every {length} tokens" if length else ""
         note += (
@@ -100,7 +106,7 @@ def mean_and_half(sample: Sample | None) -> str:
     return "" if sample is None else f"{sample.mean:.4f} {_half(sample.half_width)}".strip()
 
 
-def differences(plan: RecordedPlan, tests: Sequence[Comparison]) -> Table:
+def differences(plan: Plan, tests: Sequence[Comparison]) -> Table:
     """Every pair: the difference of losses, its intervals, and what may be said of it."""
     heads: Row = ("pair", "n", "difference", "95%", "95% unpaired", "p", "p (Holm)", "p (flips)")
     heads += ("Hedges' g", "P(better)", "p (equal)", "detectable")
@@ -121,19 +127,26 @@ def differences(plan: RecordedPlan, tests: Sequence[Comparison]) -> Table:
         )
         for test in tests
     )
+    if tests[0].exploratory:
+        note = (
+            "Pairs that the plan is not about: every p-value is that of its pair alone, not corrected, "
+            "and shows where to look, no more."
+        )
+        return Table(heads, rows, "Exploratory differences", note)
     if tests[0].split == "test":
         note = "The same on the test split, which had no part in the choice of learning rates."
         return Table(heads, rows, "Differences on the test split", note)
     return Table(heads, rows, "Differences", _how_to_read(plan, tests))
 
 
-def _how_to_read(plan: RecordedPlan, tests: Sequence[Comparison]) -> str:
+def _how_to_read(plan: Plan, tests: Sequence[Comparison]) -> str:
     family = tests[0].family
+    of = f"all {family} pairs" if plan.contrasts is None else f"the {family} contrasts of the plan"
     return (
         "Differences of valid losses over the n seeds that both have; below zero, the first is better. "
         "Intervals are over seeds, at the learning rates that were chosen, and each alone; 95%: of the "
         "differences seed by seed; 95% unpaired: Welch's, as if the seeds had nothing in common. p: "
-        f"paired t-test, two-sided; p (Holm): corrected for all {family} pairs (*: at most 0.05). "
+        f"paired t-test, two-sided; p (Holm): corrected for {of} (*: at most 0.05). "
         "p (flips): a test that supposes only that differences lie symmetrically about zero where "
         f"models are equal{_least_by_flips(tests)}. Hedges' g: in standard deviations of a model's "
         "runs, not of differences. P(better): share of all pairs of a run of the first with a run of "
@@ -168,14 +181,14 @@ def _not_paired(tests: Sequence[Comparison]) -> str:
     return "" if all(test.paired for test in tests) else note
 
 
-def _not_compared(plan: RecordedPlan, tests: Sequence[Comparison]) -> str:
+def _not_compared(plan: Plan, tests: Sequence[Comparison]) -> str:
     compared = {frozenset((test.first, test.second)) for test in tests}
-    pairs = itertools.combinations(plan.names, 2)
+    pairs = plan.pairs if plan.contrasts is None else plan.contrasts
     left = ", ".join(" - ".join(pair) for pair in pairs if frozenset(pair) not in compared)
     return f" Not compared, since fewer than two seeds of both finished: {left}." if left else ""
 
 
-def settings(plan: RecordedPlan, summary: _Summaries) -> Table:
+def settings(plan: Plan, summary: _Summaries) -> Table:
     """In what models differ that was chosen for them."""
     rows = tuple(
         (
@@ -191,9 +204,9 @@ def settings(plan: RecordedPlan, summary: _Summaries) -> Table:
     return Table(heads, rows, "Settings", words=frozenset({"made equal to"}))
 
 
-def _equal_to(arm: RecordedArm) -> str:
-    matches = {"parameters": arm.parameters_of, "training FLOP": arm.flops_of}
-    return ", ".join(f"{what} of {other}" for what, other in matches.items() if other is not None)
+def _equal_to(arm: Arm) -> str:
+    words = {"parameters_of": "parameters of", "flops_of": "training FLOP of"}
+    return ", ".join(f"{words[what]} {other}" for what, other in arm.matches.items())
 
 
 def costs(rows: Mapping[str, tuple[Costs, float]], reference: str) -> Table:

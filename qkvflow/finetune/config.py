@@ -1,20 +1,16 @@
 """What a fine-tuning is, and the run that it comes to."""
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Literal
 
-import equinox as eqx
-
-from qkvflow.config import ConfigError, Gpt2Config, OptimizerConfig, RunConfig, StartConfig, strict
+from qkvflow.config import ConfigError, OptimizerConfig, RunConfig, StartConfig, strict
 from qkvflow.config.strict import type_problems
-from qkvflow.config.variants import ADAPTERS
-from qkvflow.models import LanguageModel
+from qkvflow.config.variants import ADAPTERS, Adapter
 from qkvflow.models.paths import arrays_of
 from qkvflow.models.registry import FLOW
 from qkvflow.models.storage import arrays_digest
 from qkvflow.train import load_model, read_tokenizer
-from qkvflow.train.start import prepared, trained_paths
+from qkvflow.train.start import starting_shapes, trained_paths
 
 Method = Literal["full", "lora", "depth_lora", "embeddings"]
 _TRAINED: dict[str, Literal["all", "adapter", "embeddings_and_norms"]] = {
@@ -108,7 +104,7 @@ def finetuning_run(config: FinetuneConfig) -> RunConfig:
         ConfigError: it cannot be adapted like this.
     """
     base = load_model(config.checkpoint)
-    model = _starting_shapes(base, config)
+    model = starting_shapes(base, config.depth, _adapter(config), config.checkpoint)
     start = StartConfig(
         checkpoint=config.checkpoint,
         digest=arrays_digest(arrays_of(base)),
@@ -128,22 +124,9 @@ def finetuning_run(config: FinetuneConfig) -> RunConfig:
     )
 
 
-def _starting_shapes(base: LanguageModel, config: FinetuneConfig) -> LanguageModel:
-    """The model that the run starts with, in shapes only."""
+def _adapter(config: FinetuneConfig) -> Adapter | None:
+    """The adapter that is trained, where it is one."""
     if _TRAINED[config.method] != "adapter":
-        plain = dataclasses.replace(base.config, adapter=None)
-        return eqx.filter_eval_shape(prepared, base, config.depth, plain)
-    if base.config.adapter is not None and config.depth is None:
-        problem = (
-            f"{config.checkpoint} has adapters already. Name a depth, or make them part of its weights "
-            f"with qkvflow export --depth {base.config.num_layers}."
-        )
-        raise ConfigError("The base cannot have another adapter:", [problem])
-    return eqx.filter_eval_shape(prepared, base, config.depth, _with_adapter(base.config, config))
-
-
-def _with_adapter(base: Gpt2Config, config: FinetuneConfig) -> Gpt2Config:
-    assert config.method in ("lora", "depth_lora")
+        return None
     settings = {"rank": config.rank, "alpha": float(config.alpha), "maps": config.maps}
-    adapter = ADAPTERS.read({"method": config.method, **settings})
-    return dataclasses.replace(base, adapter=adapter)
+    return ADAPTERS.read({"method": config.method, **settings})

@@ -1,10 +1,13 @@
 """Runs that begin with a trained model: what it is at the start, and which of its arrays change."""
 
+import dataclasses
 from fnmatch import fnmatchcase
 
+import equinox as eqx
 import jax
 
 from qkvflow.config import ConfigError, Gpt2Config, RunConfig, StartConfig
+from qkvflow.config.variants import Adapter
 from qkvflow.data import Tokenizer
 from qkvflow.files import FileError
 from qkvflow.models import LanguageModel, adapt, adapter_paths, unroll
@@ -38,6 +41,24 @@ def prepared(
     if architecture.adapter is None or model.config.adapter is not None:
         return model
     return adapt(model, architecture.adapter, key=jax.random.key(seed))
+
+
+def starting_shapes(
+    base: LanguageModel, depth: int | None, adapter: Adapter | None, checkpoint: str
+) -> LanguageModel:
+    """The model that a run starts with, in shapes only.
+
+    Raises:
+        ConfigError: the base, which lies in `checkpoint`, has another adapter already.
+    """
+    if adapter is not None and base.config.adapter is not None and depth is None:
+        problem = (
+            f"{checkpoint} has adapters already. Name a depth, or make them part of its weights "
+            f"with qkvflow export --depth {base.config.num_layers}."
+        )
+        raise ConfigError("The base cannot have another adapter:", [problem])
+    architecture = dataclasses.replace(base.config, adapter=adapter)
+    return eqx.filter_eval_shape(prepared, base, depth, architecture)
 
 
 def starting_arrays(run: RunConfig, model: LanguageModel) -> list[Arrays]:

@@ -21,7 +21,6 @@ from qkvflow.config import RunConfig
 from qkvflow.experiments import slurm
 from qkvflow.experiments.jobs import Job
 from qkvflow.experiments.plan import PLANS, Plan
-from qkvflow.experiments.recorded import RecordedPlan
 from qkvflow.experiments.records import finished
 from qkvflow.experiments.results import read_experiment
 from qkvflow.experiments.summary import significance_tests
@@ -303,7 +302,7 @@ def test_long_names_of_arms_are_folded_and_no_number_is_lost():
     fields = {**fields, "arms": arms, "reference": longer["standard"]}
     records = [dataclasses.replace(r, arm=longer[r.arm]) for r in experiment.records]
     choices = {longer[arm]: choice for arm, choice in experiment.choices.items()}
-    plan = RecordedPlan.of(fields)
+    plan = Plan.of(fields)
     renamed = dataclasses.replace(experiment, plan=plan, records=records, choices=choices)
     printed = tables(renamed)
     assert all(f"{test.found.difference:+.4f}" in printed for test in renamed.results.tests)
@@ -312,7 +311,7 @@ def test_long_names_of_arms_are_folded_and_no_number_is_lost():
 
 
 def test_pairs_that_are_not_paired_are_marked():
-    plan = RecordedPlan.of(tiny_fields("x.txt", seeds=4))
+    plan = Plan.of(tiny_fields("x.txt", seeds=4))
     seeds = {"standard": (0, 1, 2), "gated": (2, 3)}
     records = [made_up_record(arm, seed, 2.0 + 0.01 * seed) for arm in seeds for seed in seeds[arm]]
     console = Console(width=80, file=io.StringIO())

@@ -1,4 +1,4 @@
-"""finetune, import, export and adaptation as a person uses them."""
+"""finetune, import and export as a person uses them."""
 
 import re
 
@@ -8,9 +8,7 @@ import pytest
 import qkvflow
 from qkvflow.cli.main import main
 from qkvflow.data import BPETokenizer
-from qkvflow.finetune.study import summarise
 from tests.finetune.support import trained_base
-from tests.finetune.test_study import made_up
 from tests.models.gpt2_files import write_gpt2
 from tests.support import difference
 from tests.train.support import write_text
@@ -127,22 +125,3 @@ def test_export_needs_a_whole_number_of_matrices(base, tmp_path, capsys):
     assert main(["export", *given, "--depth", "3", "--basis", "2"]) == 0
     model = qkvflow.load(tmp_path / "new")
     assert (model.config.time_embed_dim, model.config.num_layers) == (2, 3)
-
-
-def test_adaptation_prints_a_table_for_each_direction(tmp_path, capsys, monkeypatch):
-    """The experiment itself is run in tests/finetune."""
-    summary, asked = summarise(made_up({("ode", "full"): 2.0, ("ode", "scratch"): 3.0})), []
-    monkeypatch.setattr(
-        "qkvflow.cli.adaptation.run_study",
-        lambda study, out, bars: asked.append((study.steps, study.architecture.hidden_dim)) or summary,
-    )
-    monkeypatch.setattr("jax.config.update", lambda name, value: None)
-    options = ["--steps", "7", "--architecture.hidden-dim", "16", "--out", str(tmp_path / "out")]
-    assert main(["adaptation", *options]) == 0
-    assert asked == [(7, 16)]
-    printed = capsys.readouterr().out
-    assert "Valid loss, a-to-b" in printed
-    assert re.search(r"ode-scratch +3\.043±0\.025 +3\.018±0\.025", printed)
-    assert (tmp_path / "out" / "figures" / "a-to-b.png").is_file()
-    report = (tmp_path / "out" / "report.md").read_text()
-    assert "| ode-scratch | 3.043 +- 0.025 | 3.018 +- 0.025 |" in report

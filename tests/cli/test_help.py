@@ -13,7 +13,7 @@ import pytest
 from qkvflow.cli.main import COMMANDS, GROUPS, main, module_of
 from qkvflow.config import StartConfig
 from qkvflow.config.variants import ADAPTERS, FAMILIES, INTEGRATORS, PARTS
-from qkvflow.experiments.plan import Arm, Plan, Sweep
+from qkvflow.experiments.plan import Arm, ArmStart, Plan, Sweep
 
 NAMES = [name for name in COMMANDS if name not in GROUPS]
 NAMES += [f"{group} {name}" for group, commands in GROUPS.items() for name in commands]
@@ -52,7 +52,7 @@ def classes():
     found = set()
     for name in NAMES:
         reachable(importlib.import_module(module_of(name)).Options, found)
-    for cls in (StartConfig, Sweep, Arm, Plan):
+    for cls in (StartConfig, Sweep, Arm, ArmStart, Plan):
         reachable(cls, found)
     for variants in (FAMILIES, PARTS, INTEGRATORS, ADAPTERS):
         found |= {variants[name] for name in variants if dataclasses.fields(variants[name])}

@@ -13,10 +13,9 @@ from safetensors.numpy import save_file
 from qkvflow.config import RunConfig
 from qkvflow.experiments.pack import pack
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.present import page_of_several
 from qkvflow.experiments.recording import table_of
 from qkvflow.experiments.records import choices_to_json, chosen
-from qkvflow.experiments.report import experiment_page
+from qkvflow.experiments.report import experiment_page, page_of_several
 from qkvflow.experiments.results import (
     read_choices,
     read_experiment,
@@ -25,8 +24,6 @@ from qkvflow.experiments.results import (
 )
 from qkvflow.experiments.store import loose_gates, loose_path, write_record
 from qkvflow.files import FileError, read_json, write_json
-from qkvflow.finetune.page import study_page
-from qkvflow.finetune.study import Study, read_records, read_study, summarise
 from qkvflow.lock import locked
 from qkvflow.report.page import numbers_of, to_markdown
 from tests.experiments.support import (
@@ -65,7 +62,9 @@ def write_experiment(out, order=None):
             gates = {"up": np.full((2, 3), loss, np.float32), "down": np.ones((2, 2), np.float32)}
             save_file(gates, loose_gates(out, place))
     write_json(out / "tuned.json", choices_to_json(chosen(read_sweep(out))))
-    write_json(out / "floors.json", {"data_digest": "0123456789abcdef", "valid": {"1-gram": 3.2}})
+    write_json(
+        out / "ngram_baselines.json", {"data_digest": "0123456789abcdef", "valid": {"1-gram": 3.2}}
+    )
     return out
 
 
@@ -266,7 +265,7 @@ def test_figures_that_the_report_does_not_show_and_what_a_command_makes_again_go
 
 
 def test_a_directory_without_an_experiment_is_not_packed(tmp_path):
-    with pytest.raises(FileError, match="There is nothing to pack"):
+    with pytest.raises(FileError, match="is no experiment"):
         pack(tmp_path)
 
 
@@ -312,16 +311,6 @@ def test_so_has_the_page_of_several():
     page = page_of_several("", [read_experiment(out) for out in outs], [{}] * 3)
     kept = RESULTS / "three-tables" / "report.md"
     assert numbers_of(to_markdown(page, kept.parent)) == numbers_of(kept.read_text())
-
-
-def test_so_has_the_page_of_the_adaptation():
-    out = RESULTS / "finetune"
-    study = read_study(out)
-    assert study == Study(), "what the command does without options"
-    summary = summarise(read_records(study, out))
-    assert summary == read_json(out / "summary.json")
-    page = study_page(study, summary, [out / "a.png", out / "b.png"])
-    assert numbers_of(to_markdown(page, out)) == numbers_of((out / "report.md").read_text())
 
 
 def test_numbers_that_differ_are_seen():

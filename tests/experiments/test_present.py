@@ -17,9 +17,9 @@ from safetensors.numpy import save_file
 from qkvflow.experiments import figures
 from qkvflow.experiments.figures import draw_gates
 from qkvflow.experiments.gates import gate_use
-from qkvflow.experiments.present import draw_all, name_of, write_report, write_table
-from qkvflow.experiments.recorded import RecordedPlan
+from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Choice, Point
+from qkvflow.experiments.report import draw_all, name_of, write_report, write_table
 from qkvflow.experiments.results import Experiment
 from qkvflow.report import figures as drawing
 from qkvflow.report.figures import appearance, line_style
@@ -39,7 +39,7 @@ LOSSES = {"standard": (2.34, 2.35, 2.36), "gated": (2.20, 2.21, 2.23), "third": 
 def experiment(tmp_path):
     arms = {name: {"model": "standard"} for name in (*LOSSES, "broken")}
     arms["third"]["parameters_of"] = "gated"
-    plan = RecordedPlan.of(tiny_fields("x.txt", arms=arms, seeds=3))
+    plan = Plan.of(tiny_fields("x.txt", arms=arms, seeds=3))
     records = [
         made_up_record(arm, seed, loss, parameters=parameters)
         for (arm, losses), parameters in zip(LOSSES.items(), (4000, 1000, 2000), strict=True)
@@ -167,7 +167,7 @@ def test_what_axes_are_called_is_not_cut_off(experiment, tmp_path, kept):
 
 
 def test_of_one_seed_no_interval_is_spoken_of(tmp_path, kept):
-    plan = RecordedPlan.of(tiny_fields("x.txt", seeds=1))
+    plan = Plan.of(tiny_fields("x.txt", seeds=1))
     records = [made_up_record("standard", 0, 2.0), made_up_record("gated", 0, 2.1)]
     draw_all(Experiment(tmp_path, plan, records), tmp_path / "figures")
     panes = [kept[name].axes[-1] for name in ("statistical_performance", "learning_curves")]
@@ -179,7 +179,7 @@ def test_of_one_seed_no_interval_is_spoken_of(tmp_path, kept):
 
 
 def test_what_is_far_apart_at_first_does_not_hide_the_differences_at_the_end(tmp_path, kept):
-    plan = RecordedPlan.of(tiny_fields("x.txt", seeds=1))
+    plan = Plan.of(tiny_fields("x.txt", seeds=1))
     records = [
         with_curve(made_up_record("standard", 0, 2.0), (10, 3.0), (20, 3.0), (50, 2.5), (100, 2.0)),
         with_curve(made_up_record("gated", 0, 2.1), (10, 9.0), (20, 9.0), (50, 2.6), (100, 2.1)),
@@ -196,7 +196,7 @@ def with_curve(record, *points):
 
 
 def test_arms_with_other_steps_are_drawn_over_operations(tmp_path, kept):
-    plan = RecordedPlan.of(tiny_fields("x.txt", seeds=1))
+    plan = Plan.of(tiny_fields("x.txt", seeds=1))
     longer = with_curve(made_up_record("gated", 0, 2.1, steps=200), (0, 5.0), (50, 2.6), (200, 2.1))
     costs = dataclasses.replace(longer.costs, training_flops=3 * 10**12)
     records = [made_up_record("standard", 0, 2.0), dataclasses.replace(longer, costs=costs)]
@@ -209,7 +209,7 @@ def test_arms_with_other_steps_are_drawn_over_operations(tmp_path, kept):
 
 @pytest.mark.parametrize("largest", [1100, 9000, 20_000, 3_000_000])
 def test_sizes_can_be_read_off_however_near_they_are(tmp_path, kept, largest):
-    plan = RecordedPlan.of(tiny_fields("x.txt", seeds=1))
+    plan = Plan.of(tiny_fields("x.txt", seeds=1))
     records = [
         made_up_record(arm, 0, 2.0, parameters=size)
         for arm, size in (("standard", largest), ("gated", 1000))
@@ -238,9 +238,7 @@ def test_gates_that_change_their_sign():
 def test_the_names_of_many_arms_stand_beside_what_is_drawn(tmp_path, kept):
     for count in (6, 12):
         names = [f"arm_{i}" for i in range(count)]
-        plan = RecordedPlan.of(
-            tiny_fields("x.txt", arms=dict.fromkeys(names), seeds=1, reference="arm_0")
-        )
+        plan = Plan.of(tiny_fields("x.txt", arms=dict.fromkeys(names), seeds=1, reference="arm_0"))
         records = [made_up_record(name, 0, 2.0 + i / 10) for i, name in enumerate(names)]
         tuned = dict.fromkeys(names, Choice(2e-3, False, ((1e-3, 3.0), (2e-3, 2.9))))
         draw_all(Experiment(tmp_path, plan, records, tuned), tmp_path / "figures")

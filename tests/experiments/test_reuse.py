@@ -118,5 +118,5 @@ def test_what_another_process_works_on_is_left_to_it(other):
 
 
 def test_a_directory_without_an_experiment(tmp_path):
-    with pytest.raises(FileError, match=r"is no experiment: it has no plan.yaml. Nothing can be taken"):
+    with pytest.raises(FileError, match=r"is no experiment: it has no plan.yaml"):
         check_others([tmp_path / "nowhere"])

@@ -150,8 +150,7 @@ def test_the_sweep_chooses_on_a_seed_of_its_own(text, tmp_path):
     fields = tiny_fields(text, sweep=sweep)
     fields["base"] |= {"optimizer": {"clip": 0.0}, "eval_tokens": 64}
     plan = Plan.of(fields)
-    data = open_data(plan.arms[0].run)
-    tuned = tune(plan, tmp_path, data)
+    tuned = tune(plan, tmp_path)
     for arm in ("standard", "gated"):
         assert tuned[arm].learning_rate == 1e-2
         assert tuned[arm].inside
@@ -160,7 +159,7 @@ def test_the_sweep_chooses_on_a_seed_of_its_own(text, tmp_path):
         assert record["seed"] == 77
         assert record["test"] is None
         assert not record["valid"]["whole"]
-    runs = run_jobs(plan, tmp_path, data, tuned)
+    runs = run_jobs(plan, tmp_path, tuned)
     assert {job.run.optimizer.learning_rate for job in runs} == {1e-2}
     assert {job.run.seed for job in runs} == {0, 1}
 
@@ -172,7 +171,7 @@ def test_a_choice_stands_and_an_arm_without_one_is_not_run(text, tmp_path):
     }
     sweep = {"learning_rates": [1e-3, 1e-2], "steps": 2}
     plan = Plan.of(tiny_fields(text, arms=arms, seeds=1, sweep=sweep))
-    tune(plan, tmp_path, open_data(plan.arms[0].run))
+    tune(plan, tmp_path)
     tuned = json.loads((tmp_path / "tuned.json").read_text())
     tuned["gated"]["learning_rate"] = 1e-3
     tuned["broken"]["learning_rate"] = None
@@ -317,9 +316,8 @@ def test_asked_to_stop_after_the_last_step_of_a_run_it_does_not_begin_another(te
 
 def test_arms_that_are_tuned_later_do_not_lose_the_others(text, tmp_path):
     plan = Plan.of(tiny_fields(text, sweep={"learning_rates": [1e-3, 1e-2], "steps": 2}))
-    data = open_data(plan.arms[0].run)
     for arm in ("standard", "gated"):
-        tune(plan.with_arms([arm]), tmp_path, data)
+        tune(plan.with_arms([arm]), tmp_path)
     assert set(json.loads((tmp_path / "tuned.json").read_text())) == {"standard", "gated"}
 
 
@@ -338,7 +336,7 @@ def test_a_choice_of_another_process_that_was_made_meanwhile_stands(text, tmp_pa
             (tmp_path / "tuned.json").write_text(json.dumps(others))
             return super().begin(job)
 
-    tuned = tune(plan, tmp_path, open_data(plan.arms[0].run), OtherProcess())
+    tuned = tune(plan, tmp_path, OtherProcess())
     assert tuned["gated"] == Choice(7.0, False, ())
     assert tuned["standard"].learning_rate in (1e-3, 1e-2)
     assert tuned == read_choices(tmp_path)

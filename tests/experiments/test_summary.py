@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qkvflow import statistics
-from qkvflow.experiments.recorded import RecordedPlan
+from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.summary import (
     losses_by_arm,
     pareto_optimal,
@@ -26,7 +26,7 @@ STANDARD, GATED = FIRST_VERSION["standard"], FIRST_VERSION["time_indexed_mlp"]
 
 @pytest.fixture
 def plan():
-    return RecordedPlan.of(tiny_fields("x.txt", seeds=5))
+    return Plan.of(tiny_fields("x.txt", seeds=5))
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_samples_without_spread_can_be_written(plan):
 def test_a_family_is_corrected_as_a_whole(plan, records):
     third = [made_up_record("third", s, loss + 0.001 * s) for s, loss in enumerate(STANDARD)]
     arms = {**tiny_fields("x")["arms"], "third": {"model": "shared"}}
-    plan = RecordedPlan.of(tiny_fields("x", arms=arms, seeds=5))
+    plan = Plan.of(tiny_fields("x", arms=arms, seeds=5))
     tests = [found.to_json() for found in significance_tests(plan, records + third)]
     assert len(tests) == 3
     assert all(test["comparisons_in_family"] == 3 for test in tests)

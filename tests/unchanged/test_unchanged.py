@@ -19,6 +19,7 @@ from tests.unchanged.numbers import CASES, NUMBERS, machine, numbers_of
 
 FROZEN = json.loads(NUMBERS.read_text())
 STATISTICS = json.loads(NUMBERS.with_name("statistics.json").read_text())
+ADAPTATION = json.loads(NUMBERS.with_name("adaptation.json").read_text())
 FORMAT_1 = NUMBERS.with_name("format1")
 ROOT = NUMBERS.parents[2]
 
@@ -41,6 +42,32 @@ def test_an_experiment_says_what_it_did(name):
     results = read_experiment(ROOT / "results" / name).results
     assert results.summary_to_json() == STATISTICS[name]["summary"]
     assert results.tests_to_json() == STATISTICS[name]["tests"]
+
+
+def test_the_adaptation_says_what_it_did():
+    """What was a study of its own, in a format of its own, is an experiment with contrasts."""
+    results = read_experiment(ROOT / "results" / "finetune").results
+    for direction, arms in ADAPTATION["losses"].items():
+        for name, depths in arms.items():
+            for depth, before in depths.items():
+                row = results.summary[adapted(*name.split("-"), depth, direction)]
+                assert (row.loss.mean, row.loss.half_width) == (before["mean"], before["ci95"])
+                assert list(row.loss.values) == before["losses"]
+                begin = None if row.begin is None else list(row.begin.values)
+                assert begin == (before["before"] if row.begin else None)
+    assert len(results.tests) == len(ADAPTATION["differences"]) == 24
+    for test, before in zip(results.tests, ADAPTATION["differences"]):
+        where = before["method"], before["depth"], before["direction"]
+        pair = [adapted(before[model], *where) for model in ("first", "second")]
+        assert [test.first, test.second] == pair
+        assert test.found.difference == before["difference"]
+        assert [test.found.interval.low, test.found.interval.high] == before["ci95"]
+        assert (test.found.test.p_value, test.p_holm) == (before["p_value"], before["p_value_holm"])
+
+
+def adapted(model, method, depth, direction):
+    """What an arm of the adaptation is called."""
+    return f"{model}.{method}.{depth}.{direction.split('-to-')[1]}"
 
 
 def test_models_checkpoints_and_adapters_of_the_first_format_are_read(tmp_path, monkeypatch):

@@ -22,6 +22,7 @@ from qkvflow.cli.experiment.shared import PlanOptions
 from qkvflow.config import ConfigError, RunConfig
 from qkvflow.data import TokenDataset
 from qkvflow.experiments import tables
+from qkvflow.experiments.jobs import Texts
 from qkvflow.experiments.matching import matched_run
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.recording import costs_of
@@ -31,7 +32,6 @@ from qkvflow.experiments.summary import first_below
 from qkvflow.files import write_json
 from qkvflow.report.table import Table, to_terminal
 from qkvflow.train.program import Program
-from qkvflow.train.resume import open_data
 
 
 @dataclass(frozen=True)
@@ -123,11 +123,14 @@ def _problems(options: Options) -> list[str]:
 
 
 def _rows_of_plan(plan: Plan, steps: int) -> dict[str, Row]:
-    data = open_data(plan.arms[0].run)
-    return {
-        arm.name: measured(matched_run(plan, arm, data.tokenizer.vocab_size), data, steps)
-        for arm in track(plan.arms, "arms", transient=True)
-    }
+    if begun := [arm.name for arm in plan.arms if arm.start is not None]:
+        problem = f"{', '.join(begun)} start from another experiment; name their runs with --results."
+        raise ConfigError("The costs cannot be told:", [problem])
+    texts, rows = Texts(), {}
+    for arm in track(plan.arms, "arms", transient=True):
+        data = texts.of(arm.run)
+        rows[arm.name] = measured(matched_run(plan, arm, data.tokenizer.vocab_size), data, steps)
+    return rows
 
 
 def _rows_of_results(experiment: Experiment, loss: float | None) -> dict[str, Row]:

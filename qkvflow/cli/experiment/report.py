@@ -14,7 +14,7 @@ from pathlib import Path
 
 from qkvflow.cli.experiment.shared import OUT
 from qkvflow.config import ConfigError
-from qkvflow.experiments.present import draw_all, name_of, write_report, write_table
+from qkvflow.experiments.report import draw_all, name_of, write_report, write_table
 from qkvflow.experiments.results import Experiment, read_experiment
 
 

@@ -16,7 +16,7 @@ from qkvflow.cli.experiment.shared import ExperimentOptions
 from qkvflow.cli.experiment_display import run_experiment, show_experiment
 from qkvflow.config import ConfigError
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.present import name_of, write_report
+from qkvflow.experiments.report import name_of, write_report
 from qkvflow.experiments.reuse import check_others
 from qkvflow.experiments.runner import prepare
 from qkvflow.experiments.slurm import submit

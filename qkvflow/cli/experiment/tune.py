@@ -33,8 +33,8 @@ def run(options: Options) -> None:
             f"{options.plan} has no sweep:", ["name learning_rates, steps and seed there."]
         )
     check_others(options.reuse)
-    data = prepare(plan, options.out, options.reference)
+    prepare(plan, options.out, options.reference)
     with Bars(console) as bars:
-        choices = tune(plan, options.out, data, bars, options.reuse)
+        choices = tune(plan, options.out, bars, options.reuse)
     console.print(to_terminal(tuned_table(choices)))
     console.print(f"Written: {options.out / 'tuned.json'}")
