@@ -64,10 +64,10 @@ class BPETokenizer(Tokenizer):
             ) from error
         return cls._parse(tokenizer.to_str(), "a new tokenizer")
 
-    @property
+    @cached_property
     def vocab_size(self) -> int:
         # One past the largest id: some files leave holes, and an id must fit the embedding.
-        return self._largest_id + 1
+        return 1 + int(max(self._tokenizer.get_vocab(with_added_tokens=True).values()))
 
     def encode(self, text: str) -> Ids:
         clean = text.encode("utf-8", "replace").decode()
@@ -92,17 +92,13 @@ class BPETokenizer(Tokenizer):
 
         return Backend.from_str(self.json_text)
 
-    @cached_property
-    def _largest_id(self) -> int:
-        return int(max(self._tokenizer.get_vocab(with_added_tokens=True).values()))
-
     @classmethod
     def _parse(cls, text: str, source: str) -> "BPETokenizer":
         """Check the text of a tokenizer.json and bring it into one form, so that equal is equal."""
         try:
             tokenizer = cls(json.dumps(json.loads(text), ensure_ascii=False))
             # Builds the backend, which reads the whole text.
-            if tokenizer._largest_id < 1:
+            if tokenizer.vocab_size < 2:
                 raise ValueError("it has fewer than two tokens")
         except Exception as error:  # tokenizers raises plain Exception
             raise DataError(

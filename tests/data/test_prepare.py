@@ -38,8 +38,7 @@ def test_the_tokens_are_those_of_the_text(tmp_path, tokenizer):
     text = "".join(corpus.chunks("valid"))
     split = dataset["valid"]
     np.testing.assert_array_equal(split.ids, tokenizer.encode(text))
-    counts = (split.info.tokens, split.info.bytes, split.info.characters)
-    assert counts == (len(split.ids), len(text.encode()), len(text))
+    assert (split.bytes, split.characters) == (len(text.encode()), len(text))
     assert isinstance(split.ids, np.memmap) and not split.ids.flags.writeable
 
 
@@ -151,7 +150,7 @@ def test_damage_is_refused_by_open_and_mended_by_prepare(tmp_path, damage, messa
 def test_a_large_file_is_hashed_when_asked(tmp_path, monkeypatch):
     dataset = prepare(CORPUS, ByteTokenizer(), tmp_path)
     flip_a_bit(dataset.directory)
-    monkeypatch.setattr("qkvflow.data.dataset.CHEAP_TO_HASH", 10)
+    monkeypatch.setattr("qkvflow.data.prepare.CHEAP_TO_HASH", 10)
     open_dataset(dataset.directory)
     with pytest.raises(DataError, match="sha256"):
         open_dataset(dataset.directory, verify=True)
