@@ -150,7 +150,7 @@ def test_damage_is_refused_by_open_and_mended_by_prepare(tmp_path, damage, messa
 def test_a_large_file_is_hashed_when_asked(tmp_path, monkeypatch):
     dataset = prepare(CORPUS, ByteTokenizer(), tmp_path)
     flip_a_bit(dataset.directory)
-    monkeypatch.setattr("qkvflow.data.prepare.CHEAP_TO_HASH", 10)
+    monkeypatch.setattr(sys.modules["qkvflow.data.prepare"], "CHEAP_TO_HASH", 10)
     open_dataset(dataset.directory)
     with pytest.raises(DataError, match="sha256"):
         open_dataset(dataset.directory, verify=True)
