@@ -12,6 +12,8 @@ Pure Python and numpy. `tokenizers`, `datasets` and `rich` are imported only whe
 from qkvflow.data.batches import batch_at as batch_at
 from qkvflow.data.batches import windows_per_epoch as windows_per_epoch
 from qkvflow.data.bpe import BPETokenizer as BPETokenizer
+from qkvflow.data.bpe import make_tokenizer as make_tokenizer
+from qkvflow.data.bpe import read_tokenizer_files as read_tokenizer_files
 from qkvflow.data.cache import default_cache_dir as default_cache_dir
 from qkvflow.data.corpora import CORPORA as CORPORA
 from qkvflow.data.corpora import Reading as Reading
@@ -36,7 +38,5 @@ from qkvflow.data.tokenizer import TOKENIZERS as TOKENIZERS
 from qkvflow.data.tokenizer import ByteTokenizer as ByteTokenizer
 from qkvflow.data.tokenizer import CharTokenizer as CharTokenizer
 from qkvflow.data.tokenizer import Tokenizer as Tokenizer
-from qkvflow.data.tokenizer_registry import make_tokenizer as make_tokenizer
-from qkvflow.data.tokenizer_registry import read_tokenizer_files as read_tokenizer_files
-from qkvflow.data.tokenizer_registry import tokenizer_from_dict as tokenizer_from_dict
+from qkvflow.data.tokenizer import tokenizer_from_dict as tokenizer_from_dict
 from qkvflow.data.wikitext import wikitext as wikitext

@@ -1,4 +1,4 @@
-"""Byte-pair encoding through the `tokenizers` package."""
+"""Byte-pair encoding through the `tokenizers` package, and any tokenizer by its name or path."""
 
 import json
 import os
@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from qkvflow.data.corpus import Corpus
 from qkvflow.data.errors import DataError
 from qkvflow.data.text import pieces
 from qkvflow.data.tokenizer import TOKENIZERS, Ids, Tokenizer, check_ids
@@ -125,3 +126,28 @@ def _read(path: Path) -> str:
         raise DataError(
             f"The tokenizer file {path} cannot be read: {error}. Check the path."
         ) from error
+
+
+def make_tokenizer(spec: str, corpus: Corpus, vocab_size: int = 8192) -> Tokenizer:
+    """A tokenizer by name, fitted on the train split, or from a path.
+
+    `byte`, `char`, `bpe` (trained to `vocab_size`), a `tokenizer.json`, or a directory that
+    holds one or GPT-2's `vocab.json` and `merges.txt`.
+    """
+    if spec in TOKENIZERS:
+        return TOKENIZERS[spec].fit(corpus.chunks("train"), vocab_size)
+    return read_tokenizer_files(Path(spec).expanduser())
+
+
+def read_tokenizer_files(path: Path) -> BPETokenizer:
+    """The tokenizer of a tokenizer.json, or of a directory that holds one or GPT-2's files."""
+    if path.is_file():
+        return BPETokenizer.from_file(path)
+    if (path / "tokenizer.json").is_file():
+        return BPETokenizer.from_file(path / "tokenizer.json")
+    if (path / "vocab.json").is_file():
+        return BPETokenizer.from_gpt2(path / "vocab.json", path / "merges.txt")
+    raise DataError(
+        f"There is no tokenizer {str(path)!r}. Expected one of {', '.join(TOKENIZERS)}, a "
+        f"tokenizer.json, or a directory with one or with vocab.json and merges.txt."
+    )

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,29 +18,20 @@ SEPARATOR = "\n\n"
 Item = TypeVar("Item")
 
 
-class Document(ABC):
-    """A named text that can be read any number of times."""
-
-    name: str
-
-    @abstractmethod
-    def chunks(self) -> Iterator[str]:
-        """The text in pieces that fit in memory."""
-
-
 @dataclass(frozen=True)
-class TextDocument(Document):
+class TextDocument:
     """A document that is held in memory."""
 
     name: str
     text: str
 
     def chunks(self) -> Iterator[str]:
+        """The text, in one piece."""
         yield self.text
 
 
 @dataclass(frozen=True)
-class FileDocument(Document):
+class FileDocument:
     """Bytes [start, stop) of a UTF-8 file, read when asked for."""
 
     name: str
@@ -50,7 +40,12 @@ class FileDocument(Document):
     stop: int | None = None
 
     def chunks(self) -> Iterator[str]:
+        """The text, in pieces that fit in memory."""
         return read_text(self.path, self.start, self.stop)
+
+
+Document = TextDocument | FileDocument
+"""A named text that can be read any number of times."""
 
 
 @dataclass(frozen=True)

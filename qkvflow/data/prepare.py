@@ -20,8 +20,7 @@ from qkvflow.data.cache import caching
 from qkvflow.data.corpus import SPLITS, Corpus, of_split
 from qkvflow.data.errors import DataError
 from qkvflow.data.text import pieces
-from qkvflow.data.tokenizer import Ids, Tokenizer
-from qkvflow.data.tokenizer_registry import tokenizer_from_dict
+from qkvflow.data.tokenizer import Ids, Tokenizer, tokenizer_from_dict
 from qkvflow.files import FileError, file_sha256, read_sealed, write_sealed
 from qkvflow.progress import progress
 
@@ -39,7 +38,6 @@ class TokenSplit:
     ids: Ids
     bytes: int
     """Of the text in UTF-8, which makes bits per byte computable for every tokenizer."""
-    characters: int
 
     def bits_per_byte(self, nats_per_token: float) -> float:
         """Bits per byte of text at a mean loss of `nats_per_token` on this split."""
@@ -149,10 +147,10 @@ def _write_split(
     return {**counts, "sha256": file_sha256(path)}
 
 
-def open_dataset(directory: str | os.PathLike[str], *, verify: bool = False) -> TokenDataset:
+def open_dataset(directory: str | os.PathLike[str]) -> TokenDataset:
     """Map the token files of a directory after checking them against the sidecar.
 
-    Sizes are always checked, hashes for files up to 64 MB, or for all with `verify`.
+    Sizes are always checked, hashes for files up to 64 MB.
 
     Raises:
         DataError: a file is missing, truncated, changed, or of another format.
@@ -166,7 +164,7 @@ def open_dataset(directory: str | os.PathLike[str], *, verify: bool = False) -> 
         digest=sidecar["digest"],
         entropy_rate=sidecar["entropy_rate"],
         tokenizer=tokenizer_from_dict(sidecar["tokenizer"]),
-        splits={s: _open_split(path / f"{s}.bin", dtype, verify, **known[s]) for s in SPLITS},
+        splits={s: _open_split(path / f"{s}.bin", dtype, known[s]) for s in SPLITS},
     )
 
 
@@ -181,21 +179,12 @@ def _read_sidecar(directory: Path) -> dict[str, Any]:
         raise DataError(f"{error} {_REMEDY}") from error
 
 
-def _open_split(
-    path: Path,
-    dtype: np.dtype[Any],
-    verify: bool,
-    *,
-    tokens: int,
-    bytes: int,
-    characters: int,
-    sha256: str,
-) -> TokenSplit:
-    expected = tokens * dtype.itemsize
+def _open_split(path: Path, dtype: np.dtype[Any], known: Mapping[str, Any]) -> TokenSplit:
+    expected = known["tokens"] * dtype.itemsize
     size = path.stat().st_size if path.is_file() else None
     if size != expected:
         state = "is missing" if size is None else f"has {size} bytes"
         raise DataError(f"{path} {state}; its sidecar says {expected} bytes. {_REMEDY}")
-    if (verify or size <= CHEAP_TO_HASH) and file_sha256(path) != sha256:
+    if expected <= CHEAP_TO_HASH and file_sha256(path) != known["sha256"]:
         raise DataError(f"{path} was changed after it was written: its sha256 differs. {_REMEDY}")
-    return TokenSplit(np.memmap(path, dtype=dtype, mode="r"), bytes, characters)
+    return TokenSplit(np.memmap(path, dtype=dtype, mode="r"), known["bytes"])

@@ -70,6 +70,21 @@ class Tokenizer(ABC):
 TOKENIZERS = Registry[type[Tokenizer]]("tokenizer")
 
 
+def tokenizer_from_dict(data: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer that `to_dict` described.
+
+    >>> tokenizer_from_dict({"kind": "byte"}).vocab_size
+    256
+    """
+    kind = str(data.get("kind"))
+    if kind not in TOKENIZERS:
+        raise DataError(
+            f"A tokenizer of kind {kind!r} is not known: was it saved by a newer version? "
+            f"{TOKENIZERS.hint(kind)}"
+        )
+    return TOKENIZERS[kind].from_dict(data)
+
+
 def check_ids(ids: npt.ArrayLike, vocab_size: int) -> Ids:
     """The ids as an array, or a `DataError` if one of them is outside of the vocabulary."""
     array = np.asarray(ids, dtype=np.int64)
