@@ -7,9 +7,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from qkvflow.analysis.circuits import modulators
 from qkvflow.analysis.figures import DEPTH, band, picture
-from qkvflow.analysis.modulation import modulators, spread
-from qkvflow.analysis.spectra import depth_ranks
+from qkvflow.analysis.spectra import depth_ranks, spread
 from qkvflow.analysis.study import ANALYSES, Analysis, Line, Study, Subject
 from qkvflow.report.page import Picture
 
