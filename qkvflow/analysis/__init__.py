@@ -6,6 +6,7 @@ Arrays in, arrays out. `ANALYSES` has whole analyses by name, with their numbers
 
 from qkvflow.analysis.circuits import Circuit as Circuit
 from qkvflow.analysis.circuits import circuits_of as circuits_of
+from qkvflow.analysis.circuits import modulators as modulators
 from qkvflow.analysis.corpus import Sample as Sample
 from qkvflow.analysis.corpus import draw_windows as draw_windows
 from qkvflow.analysis.flow import Flow as Flow
@@ -17,7 +18,6 @@ from qkvflow.analysis.lyapunov import Exponents as Exponents
 from qkvflow.analysis.lyapunov import lyapunov_exponents as lyapunov_exponents
 from qkvflow.analysis.lyapunov import sequence_exponents as sequence_exponents
 from qkvflow.analysis.lyapunov import token_exponents as token_exponents
-from qkvflow.analysis.modulation import modulators as modulators
 from qkvflow.analysis.sensitivity import Sensitivity as Sensitivity
 from qkvflow.analysis.sensitivity import sensitivity_rows as sensitivity_rows
 from qkvflow.analysis.spectra import depth_rank as depth_rank

@@ -1,4 +1,4 @@
-"""The linear maps that a layer applies, as products of two factors, at any times.
+"""The linear maps that a layer applies, as products of two factors, and what modulates them over depth.
 
 | circuit | matrix on the residual stream, one a head | it says |
 |---|---|---|
@@ -25,9 +25,10 @@ import numpy as np
 
 from qkvflow.config import ConfigError
 from qkvflow.models import LanguageModel
-from qkvflow.nn.dynamic import Block
+from qkvflow.models.paths import nodes_of
+from qkvflow.nn.dynamic import Block, map_name
 from qkvflow.nn.norm import Norm
-from qkvflow.nn.weights import resolve
+from qkvflow.nn.weights import Weight, resolve
 
 
 @dataclass(frozen=True)
@@ -140,3 +141,29 @@ _CIRCUITS: dict[str, tuple[str, Callable[[Block], Circuit]]] = {
     "mlp": ("mlp", _mlp),
     "ssm": ("ssm", _ssm),
 }
+
+
+def modulators(model: LanguageModel, times: np.ndarray) -> dict[str, np.ndarray]:
+    """The modulators [time, number] of every map that has some, by its name.
+
+    Of gated weights these are the gates, one a row, a column or a weight; of low_rank s(t), one a rank;
+    of generated the coefficients e(t), one a basis matrix.
+
+    Raises:
+        ConfigError: nothing modulates the weights of this model.
+    """
+    times = np.asarray(times, np.float32)
+    found = {
+        map_name(path) + name: np.asarray(values)
+        for path, curve in nodes_of(model.transformer.blocks, Weight)
+        for name, values in curve.modulators(times).items()
+    }
+    if not found:
+        raise ConfigError(
+            "There is no modulation to look at:",
+            [
+                f"the weights of this model are {model.config.weights}: no gate, scale or coefficient "
+                "depends on depth. Modulation belongs to gated, low_rank and generated weights."
+            ],
+        )
+    return {name: values.astype(np.float64) for name, values in found.items()}

@@ -4,17 +4,20 @@ Curves over depth have t from 0 (the embedding) to 1 (the last layer). Style, co
 those of the experiments' figures.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, get_font
 
+from qkvflow.analysis.corpus import Sample
+from qkvflow.analysis.study import Study
 from qkvflow.analysis.tokens import shown
 from qkvflow.report.figures import COLOURS, both, canvas
+from qkvflow.report.page import Picture
 
 DEPTH = "depth t"
 GREY, DARK, WARM, COOL = "0.6", COLOURS[0], COLOURS[1], COLOURS[2]
@@ -24,13 +27,15 @@ LABELLED = 64
 """Tokens up to which each has its text on the axis."""
 
 
-@contextmanager
-def panels(
-    directory: Path, name: str, columns: int, *, rows: int = 1, height: float = 2.7
-) -> Iterator[tuple[Figure, np.ndarray]]:
-    """Axes [row, column] of a figure as wide as all others, each row of this height in inches."""
-    with canvas(both(directory, name), WIDTH, height * rows) as drawn:
-        yield drawn, drawn.subplots(rows, columns, squeeze=False)
+Draw = Callable[[Study, Figure], str]
+"""Draws what a study found on a figure, and returns its caption."""
+
+
+def picture(study: Study, directory: Path, name: str, height: float, draw: Draw) -> Picture:
+    """A figure of this name and height in inches, as wide as all others."""
+    with canvas(both(directory, name), WIDTH, height) as drawn:
+        caption = draw(study, drawn)
+    return Picture(directory / f"{name}.png", caption)
 
 
 def depth_axis(axes: Axes, title: str) -> None:
@@ -40,22 +45,24 @@ def depth_axis(axes: Axes, title: str) -> None:
     axes.set_title(title, fontsize=9, loc="left")
 
 
-def band(axes: Axes, t: np.ndarray, values: np.ndarray, label: str, colour: str = DARK) -> None:
+def curve(axes: Axes, t: np.ndarray, values: Any, look: str, colour: str, label: str) -> None:
+    """A line with markers; `look` is its marker and its dash, as in "o-"."""
+    axes.plot(t, values, look, color=colour, markersize=3, linewidth=1.3, label=label)
+
+
+def band(axes: Axes, t: np.ndarray, values: np.ndarray, label: str) -> None:
     """The mean of values [depth, token] and the range of nine tenths of them."""
     low, high = np.quantile(values, [0.05, 0.95], axis=1)
-    axes.fill_between(t, low, high, color=colour, alpha=0.15, linewidth=0)
-    axes.plot(
-        t, values.mean(axis=1), color=colour, marker="o", markersize=3, linewidth=1.3, label=label
-    )
+    axes.fill_between(t, low, high, color=DARK, alpha=0.15, linewidth=0)
+    curve(axes, t, values.mean(axis=1), "o-", DARK, label)
 
 
-def interval(axes: Axes, t: np.ndarray, sample: np.ndarray, label: str, half: np.ndarray) -> None:
+def interval(axes: Axes, t: np.ndarray, sample: Sample) -> None:
     """The mean of a sample [window, depth] with the interval of the mean."""
-    mean = sample.mean(axis=0)
-    look: dict[str, Any] = {"color": COOL, "linestyle": "--", "marker": "s", "markersize": 3}
+    mean, half = sample.mean, sample.half_width
     if np.isfinite(half).all():
         axes.fill_between(t, mean - half, mean + half, color=COOL, alpha=0.25, linewidth=0)
-    axes.plot(t, mean, linewidth=1.3, label=label, **look)
+    curve(axes, t, mean, "s--", COOL, f"{len(sample.values)} windows")
 
 
 def token_axis(axes: Axes, labels: Sequence[str], *, vertical: bool = False) -> None:
@@ -74,11 +81,5 @@ def token_axis(axes: Axes, labels: Sequence[str], *, vertical: bool = False) -> 
 
 def _drawable(label: str) -> str:
     """The label with a box for what the figures' font does not have, which would be a warning each."""
-    has = _glyphs()
+    has = get_font(findfont("DejaVu Sans")).get_charmap()
     return "".join(c if ord(c) in has else "\u25a1" for c in label)
-
-
-def _glyphs() -> Mapping[int, int]:
-    from matplotlib.font_manager import findfont, get_font
-
-    return get_font(findfont("DejaVu Sans")).get_charmap()

@@ -23,9 +23,11 @@ from jax import Array, lax
 from qkvflow.analysis.flow import Flow, states
 
 Step = Callable[[Array, Any], Array]
-_Pair = tuple[Array, Array]
+Pair = tuple[Array, Array]
 SPARE = 4
 """Directions carried along in refinement, so that the last exponent asked for converges, too."""
+TOKENS = 8
+"""Tokens whose own exponents are computed together."""
 
 
 class Exponents(NamedTuple):
@@ -37,10 +39,6 @@ class Exponents(NamedTuple):
     """[steps, k]: what every step adds to k sums log |R_ii|."""
     change: Array
     """The largest change of a value in the last pass of refinement; 0 without any."""
-    state: Array
-    """Where the trajectory ends."""
-    basis: Array
-    """[k, ...]: where the directions end."""
 
 
 def lyapunov_exponents(
@@ -51,7 +49,6 @@ def lyapunov_exponents(
     count: int,
     duration: float,
     refine: int = 0,
-    basis: Array | None = None,
     seed: int = 0,
 ) -> Exponents:
     """The leading `count` exponents along the trajectory of state -> step(state, input).
@@ -60,47 +57,23 @@ def lyapunov_exponents(
         state: an array of any shape, where the trajectory begins.
         inputs: what the steps are told: a tree of arrays with a leading axis of steps.
         duration: the time that all steps take together.
-        refine: passes forth and back that turn the first directions.
-        basis: [count, *state.shape], orthonormal directions to begin with; None draws them from `seed`.
+        refine: passes forth and back that turn the first directions, which are drawn from `seed`.
     """
     if not 1 <= count <= state.size:
         raise ValueError(
             f"{count} exponents of a state of {state.size} numbers; expected 1 to {state.size}."
         )
-    if basis is None:
-        basis = _random_basis(min(count + SPARE, state.size) if refine else count, state, seed)
-    end, ahead, growth = _passes(step, state, basis, inputs, refine)
-    found = [_leading(sums, count, duration) for sums in growth[-2:]]
-    change = jnp.max(jnp.abs(found[-1] - found[0]))
-    return Exponents(found[-1], growth[-1, :, :count], change, end, ahead[:count])
 
+    def turn(first: Array, _: None) -> tuple[Array, Array]:
+        last, growth, visited = _forward(step, state, first, inputs)
+        return _backward(step, last, visited, inputs), growth
 
-def _passes(
-    step: Step, state: Array, basis: Array, inputs: Any, refine: int
-) -> tuple[Array, Array, Array]:
-    """The ends of the state and of its directions, and the growth [pass, step, k] of every pass.
-
-    The loop goes back once more than it has to: forth and back are then compiled once each.
-    """
-    if not refine:
-        ahead = _forward(step, state, basis, inputs)
-        return ahead.state, ahead.basis, ahead.growth[None]
-
-    def turn(carry: tuple[Array, Array, Array], _: None) -> tuple[tuple[Array, Array, Array], Array]:
-        ahead = _forward(step, state, carry[0], inputs)
-        return (_backward(step, ahead, inputs), ahead.state, ahead.basis), ahead.growth
-
-    (_, end, turned), growth = lax.scan(turn, (basis, state, basis), None, length=refine + 1)
-    return end, turned, growth
-
-
-def _random_basis(count: int, state: Array, seed: int) -> Array:
-    drawn = jax.random.normal(jax.random.key(seed), (count, *state.shape), state.dtype)
-    return _orthonormal(drawn)[0]
-
-
-def _leading(growth: Array, count: int, duration: float) -> Array:
-    return jnp.sort(jnp.sum(growth, axis=0) / duration, descending=True)[:count]
+    carried = min(count + SPARE, state.size) if refine else count
+    drawn = jax.random.normal(jax.random.key(seed), (carried, *state.shape), state.dtype)
+    # The loop goes back once more than it has to: forth and back are then compiled once each.
+    _, growth = lax.scan(turn, _orthonormal(drawn)[0], None, length=refine + 1)
+    sums = jnp.sort(jnp.sum(growth[-2:], axis=1) / duration, descending=True)[:, :count]
+    return Exponents(sums[-1], growth[-1, :, :count], jnp.max(jnp.abs(sums[-1] - sums[0])))
 
 
 def _orthonormal(vectors: Array) -> tuple[Array, Array]:
@@ -109,33 +82,24 @@ def _orthonormal(vectors: Array) -> tuple[Array, Array]:
     return q.T.reshape(vectors.shape), jnp.log(jnp.abs(jnp.diagonal(r)))
 
 
-class _Ahead(NamedTuple):
-    """Where a way forward leads, the directions there, log |R_ii| and the state before every step."""
+def _forward(step: Step, state: Array, basis: Array, inputs: Any) -> tuple[Array, Array, Array]:
+    """Directions at the end of a trajectory, log |R_ii| and the state before every step."""
 
-    state: Array
-    basis: Array
-    growth: Array
-    visited: Array
-
-
-def _forward(step: Step, state: Array, basis: Array, inputs: Any) -> _Ahead:
-    """Follow a trajectory and directions along it."""
-
-    def advance(carry: _Pair, told: Any) -> tuple[_Pair, _Pair]:
+    def advance(carry: Pair, told: Any) -> tuple[Pair, Pair]:
         state, basis = carry
 
-        def push(direction: Array) -> _Pair:
+        def push(direction: Array) -> Pair:
             return jax.jvp(lambda x: step(x, told), (state,), (direction,))
 
         after, pushed = jax.vmap(push, out_axes=(None, 0))(basis)
         turned, growth = _orthonormal(pushed)
         return (after, turned), (growth, state)
 
-    (end, turned), (growth, visited) = lax.scan(advance, (state, basis), inputs)
-    return _Ahead(end, turned, growth, visited)
+    (_, turned), (growth, visited) = lax.scan(advance, (state, basis), inputs)
+    return turned, growth, visited
 
 
-def _backward(step: Step, ahead: _Ahead, inputs: Any) -> Array:
+def _backward(step: Step, basis: Array, visited: Array, inputs: Any) -> Array:
     """Directions at the start, brought there from the end by the transposed tangent map."""
 
     def retreat(basis: Array, at: tuple[Array, Any]) -> tuple[Array, None]:
@@ -143,17 +107,13 @@ def _backward(step: Step, ahead: _Ahead, inputs: Any) -> Array:
         transposed = jax.vjp(lambda x: step(x, told), state)[1]
         return _orthonormal(jax.vmap(transposed)(basis)[0])[0], None
 
-    return lax.scan(retreat, ahead.basis, (ahead.visited, inputs), reverse=True)[0]
+    return lax.scan(retreat, basis, (visited, inputs), reverse=True)[0]
 
 
 @eqx.filter_jit
-def sequence_exponents(
-    flow: Flow, x: Array, *, count: int = 8, refine: int = 8, seed: int = 0
-) -> Exponents:
+def sequence_exponents(flow: Flow, x: Array, *, count: int = 8, refine: int = 8) -> Exponents:
     """The leading exponents of the whole residual stream [T, E] over depth, refined."""
-    return lyapunov_exponents(
-        flow.step, x, flow.layers, count=count, duration=1.0, refine=refine, seed=seed
-    )
+    return lyapunov_exponents(flow.step, x, flow.layers, count=count, duration=1.0, refine=refine)
 
 
 def token_exponents(
@@ -162,8 +122,6 @@ def token_exponents(
     *,
     count: int = 1,
     refine: int = 8,
-    seed: int = 0,
-    batch: int = 8,
     advance: Callable[[int], None] = lambda tokens: None,
 ) -> np.ndarray:
     """The leading exponents [T, count] of every token by itself: how x_i(1) depends on x_i(0).
@@ -175,31 +133,23 @@ def token_exponents(
     length = x.shape[0]
     visited = states(flow, x)[:-1]
     found = []
-    for first in range(0, length, batch):
-        tokens = np.minimum(np.arange(first, first + batch), length - 1)  # one shape, one program
-        values = _token_exponents(flow, visited, jnp.asarray(tokens), count, refine, seed)
+    for first in range(0, length, TOKENS):
+        tokens = np.minimum(np.arange(first, first + TOKENS), length - 1)  # one shape, one program
+        values = _token_exponents(flow, visited, jnp.asarray(tokens), count, refine)
         found.append(np.asarray(values)[: length - first])
-        advance(min(batch, length - first))
+        advance(len(found[-1]))
     return np.concatenate(found)
 
 
 @eqx.filter_jit
-def _token_exponents(
-    flow: Flow, visited: Array, tokens: Array, count: int, refine: int, seed: int
-) -> Array:
+def _token_exponents(flow: Flow, visited: Array, tokens: Array, count: int, refine: int) -> Array:
     def of_token(i: Array) -> Array:
         def step(row: Array, told: Any) -> Array:
             layer, rows = told
             return flow.step(rows.at[i].set(row), layer)[i]
 
-        return lyapunov_exponents(
-            step,
-            visited[0, i],
-            (flow.layers, visited),
-            count=count,
-            duration=1.0,
-            refine=refine,
-            seed=seed,
-        ).values
+        told = (flow.layers, visited)
+        options: dict[str, Any] = {"count": count, "duration": 1.0, "refine": refine}
+        return lyapunov_exponents(step, visited[0, i], told, **options).values
 
     return jax.vmap(of_token)(tokens)

@@ -129,7 +129,7 @@ class DepthRank:
     participation: float
     """(sum of squares)^2 / sum of fourth powers: 1 for one matrix, N for N equal ones."""
     spread: float
-    """||W(t) - mean W|| / ||W||: 0 where the weights do not depend on depth."""
+    """0 where the weights do not depend on depth, at most 1."""
 
 
 def depth_rank(stacked: np.ndarray) -> DepthRank:
@@ -146,8 +146,18 @@ def depth_rank(stacked: np.ndarray) -> DepthRank:
         return DepthRank(values, 0, 0.0, 0.0)
     basis = int(np.searchsorted(energy, ENERGY * energy[-1]) + 1)
     participation = float(energy[-1] ** 2 / np.sum(values**4))
-    spread = float(np.linalg.norm(rows - rows.mean(axis=0)) / np.sqrt(energy[-1]))
-    return DepthRank(values, basis, participation, spread)
+    return DepthRank(values, basis, participation, spread(rows))
+
+
+def spread(values: np.ndarray) -> float:
+    """How far numbers [time, number] are from constant: ||m(t) - mean m|| / ||m||, from 0 to 1.
+
+    Example:
+        >>> spread(np.ones((4, 3))), spread(np.array([[1.0], [-1.0]]))
+        (0.0, 1.0)
+    """
+    size = float(np.linalg.norm(values))
+    return float(np.linalg.norm(values - values.mean(axis=0))) / size if size else 0.0
 
 
 def depth_ranks(model: LanguageModel, times: np.ndarray) -> dict[str, DepthRank]:

@@ -4,7 +4,6 @@ study = ANALYSES["lyapunov"]().study(subject)
 study.write(Path("analysis"), "lyapunov")
 """
 
-import dataclasses
 import json
 import math
 from abc import ABC, abstractmethod
@@ -19,7 +18,6 @@ from qkvflow.analysis.corpus import Look, Sample, over_windows
 from qkvflow.config.registry import Registry
 from qkvflow.data import Tokenizer
 from qkvflow.models import LanguageModel
-from qkvflow.progress import progress
 from qkvflow.report.page import Picture
 
 Line = tuple[str, str]
@@ -57,6 +55,21 @@ class Study:
 
     arrays: dict[str, np.ndarray]
     numbers: dict[str, Any]
+
+    def with_corpus(self, windows: np.ndarray | None, look: Look) -> "Study":
+        """With what `look` finds in windows of a corpus, where there are some."""
+        if windows is None:
+            return self
+        found = over_windows(windows, look)
+        arrays = {f"corpus.{name}": sample.values for name, sample in found.items()}
+        means = {name: {"mean": s.mean, "ci95": s.half_width} for name, s in found.items()}
+        corpus = {"windows": len(windows), "length": windows.shape[1], **means}
+        return Study(self.arrays | arrays, self.numbers | {"corpus": corpus})
+
+    def sample(self, name: str) -> Sample | None:
+        """What the windows of a corpus say of a quantity, where there are some."""
+        values = self.arrays.get(f"corpus.{name}")
+        return None if values is None else Sample(values)
 
     def write(self, directory: Path, name: str) -> None:
         """NAME.npz with all arrays and NAME.json with the main numbers."""
@@ -98,8 +111,6 @@ ANALYSES = Registry[type[Analysis]]("analysis", home="qkvflow.analysis.studies")
 
 def plain(value: Any) -> Any:
     """A value as JSON has it: lists, and null for what is no number."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return plain(dataclasses.asdict(value))
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -107,26 +118,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return plain(value.tolist())
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def add_corpus(study: Study, windows: np.ndarray | None, look: Look) -> Study:
-    """The study of a text with what a sample of a corpus says, where there is one."""
-    if windows is None:
-        return study
-    with progress("windows", total=len(windows)) as advance:
-        found = over_windows(windows, look, advance)
-    sample = {
-        "windows": len(windows),
-        "length": windows.shape[1],
-        **{name: {"mean": s.mean, "ci95": s.half_width} for name, s in found.items()},
-    }
-    arrays = {f"corpus.{name}": sample.values for name, sample in found.items()}
-    return Study(study.arrays | arrays, study.numbers | {"corpus": sample})
-
-
-def with_interval(sample: Sample, form: str) -> str:
-    """The mean over windows and its interval."""
-    count, mean = len(sample.values), float(sample.mean)
-    if count < 2:
-        return f"{mean:{form}} (one window)"
-    return f"{mean:{form}} +- {float(sample.half_width):.3f} ({count} windows, 95%)"

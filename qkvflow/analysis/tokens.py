@@ -2,11 +2,12 @@
 
 import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from qkvflow.analysis.study import Study
+from qkvflow.data import Tokenizer
 
 WARM, COOL, CALM = "213, 94, 0", "0, 114, 178", "0, 158, 115"
 STRONGEST = 0.85
@@ -65,20 +66,21 @@ def strip(labels: Sequence[str], values: np.ndarray, name: str) -> str:
 def sensitivity_strip(study: Study) -> str:
     """The text coloured by the sensitivity of an output position, which can be changed."""
     labels, position = study.numbers["tokens"], study.numbers["position"]
-    rows = study.arrays["rows"].tolist()
-    values = study.arrays["sensitivity"][rows.index(position)]
-    spans = [
-        _span(label, WARM, opacity, f"position {i}: {value:.3g}", _attributes(i, position, rows))
-        for i, (label, opacity, value) in enumerate(zip(labels, opacities(values, position), values))
-    ]
+    rows, table = study.arrays["rows"].tolist(), study.arrays["sensitivity"]
     data = {
         "rows": rows,
-        "values": [[float(f"{v:.4g}") for v in row] for row in study.arrays["sensitivity"].tolist()],
-        "labels": [shown(label) for label in labels],
+        "opacities": [[f"{o:.3f}" for o in opacities(row, i)] for i, row in zip(rows, table)],
+        "values": [[f"{value:.3g}" for value in row] for row in table],
+        "words": [said(row, labels, i) for i, row in zip(rows, table)],
         "position": position,
     }
+    row = table[rows.index(position)]
+    words = html.escape(said(row, labels, position))
+    spans = [
+        _span(label, WARM, opacity, f"position {i}: {value:.3g}", _attributes(i, position, rows))
+        for i, (label, opacity, value) in enumerate(zip(labels, opacities(row, position), row))
+    ]
     content = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
-    words = html.escape(said(values, labels, position))
     return "\n".join(
         [
             f'<div class="tokens" id="tokens">{"".join(spans)}</div>',
@@ -112,25 +114,19 @@ def said(values: np.ndarray, labels: Sequence[str], position: int) -> str:
 
 _SCRIPT = """
 "use strict";
-const {rows, values, labels, position} = JSON.parse(document.getElementById("data").textContent);
+const {rows, opacities, values, words, position} =
+  JSON.parse(document.getElementById("data").textContent);
 const spans = [...document.querySelectorAll("#tokens span")];
 let kept = position;
 function show(i) {
   const k = rows.indexOf(i);
   if (k < 0) return;
-  const row = values[k];
-  const largest = Math.max(...row.filter((_, j) => j !== i), 0) || row[i] || 1;
   spans.forEach((span, j) => {
-    const opacity = STRONGEST * Math.sqrt(Math.min(row[j] / largest, 1));
-    span.style.background = `rgba(WARM, ${opacity})`;
+    span.style.background = `rgba(WARM, ${opacities[k][j]})`;
     span.className = j === i ? "chosen" : j > i ? "later" : "";
-    span.title = `position ${j}: ${Number(row[j].toPrecision(3))}`;
+    span.title = `position ${j}: ${values[k][j]}`;
   });
-  const others = [...row.keys()].filter(j => j < i).sort((a, b) => row[b] - row[a]).slice(0, 3);
-  const listed = others.map(j => `\u201c${labels[j]}\u201d (${j}) ${Number(row[j].toPrecision(3))}`);
-  const itself = `Position ${i} \u201c${labels[i]}\u201d: itself ${Number(row[i].toPrecision(3))}`;
-  document.getElementById("said").textContent =
-    listed.length ? `${itself}; then ${listed.join(", ")}.` : `${itself}.`;
+  document.getElementById("said").textContent = words[k];
 }
 spans.forEach((span, i) => {
   if (!span.hasAttribute("tabindex")) return;
@@ -139,16 +135,16 @@ spans.forEach((span, i) => {
   span.addEventListener("click", () => { kept = i; show(i); });
 });
 document.getElementById("tokens").addEventListener("pointerleave", () => show(kept));
-""".replace("STRONGEST", str(STRONGEST)).replace("WARM", WARM)
+""".replace("WARM", WARM)
 
 
-def lens_table(study: Study, vocabulary: Mapping[int, str]) -> str:
+def lens_table(study: Study, tokenizer: Tokenizer) -> str:
     """The likeliest next token at every depth, the last depth on top."""
     labels, depths = study.numbers["tokens"][:COLUMNS], study.arrays["depths"]
     head = "".join(f"<th>{html.escape(shown(label))}</th>" for label in labels)
     rows = []
     for d in reversed(range(len(depths))):
-        cells = "".join(_guess(study, vocabulary, d, i) for i in range(len(labels)))
+        cells = "".join(_guess(study, tokenizer, d, i) for i in range(len(labels)))
         rows.append(f"<tr><th>t = {depths[d]:.2f}</th>{cells}</tr>")
     body = "\n".join(rows)
     table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table>"
@@ -157,10 +153,10 @@ def lens_table(study: Study, vocabulary: Mapping[int, str]) -> str:
     return f'<div class="lens">{table}</div>{more}'
 
 
-def _guess(study: Study, vocabulary: Mapping[int, str], d: int, i: int) -> str:
+def _guess(study: Study, tokenizer: Tokenizer, d: int, i: int) -> str:
     choice, probability = int(study.arrays["choice"][d, i]), float(study.arrays["probability"][d, i])
     settles = study.arrays["settled"][i] == study.arrays["depths"][d]
-    text = html.escape(shown(vocabulary.get(choice, str(choice))))
+    text = html.escape(shown(tokenizer.decode([choice])))
     style = f"background: rgba({CALM}, {STRONGEST * probability:.3f})"
     kind = ' class="settles"' if settles else ""
     return f'<td{kind} style="{style}" title="{probability:.0%}">{text}</td>'

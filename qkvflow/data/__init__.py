@@ -1,4 +1,4 @@
-"""What a model reads: corpora, tokenizers, batches, evaluation windows and n-gram floors.
+"""What a model reads: corpora, tokenizers, batches, evaluation windows and n-gram baselines.
 
 Pure Python and numpy. `tokenizers`, `datasets` and `rich` are imported only where they are used.
 
@@ -12,34 +12,31 @@ Pure Python and numpy. `tokenizers`, `datasets` and `rich` are imported only whe
 from qkvflow.data.batches import batch_at as batch_at
 from qkvflow.data.batches import windows_per_epoch as windows_per_epoch
 from qkvflow.data.bpe import BPETokenizer as BPETokenizer
+from qkvflow.data.bpe import make_tokenizer as make_tokenizer
+from qkvflow.data.bpe import read_tokenizer_files as read_tokenizer_files
 from qkvflow.data.cache import default_cache_dir as default_cache_dir
 from qkvflow.data.corpora import CORPORA as CORPORA
 from qkvflow.data.corpora import Reading as Reading
 from qkvflow.data.corpora import load_corpus as load_corpus
 from qkvflow.data.corpus import SPLITS as SPLITS
 from qkvflow.data.corpus import Corpus as Corpus
-from qkvflow.data.corpus import Document as Document
 from qkvflow.data.corpus import FileDocument as FileDocument
 from qkvflow.data.corpus import TextDocument as TextDocument
 from qkvflow.data.corpus import make_corpus as make_corpus
-from qkvflow.data.dataset import TokenDataset as TokenDataset
-from qkvflow.data.dataset import TokenSplit as TokenSplit
-from qkvflow.data.dataset import bits_per_byte as bits_per_byte
-from qkvflow.data.dataset import open_dataset as open_dataset
 from qkvflow.data.embedded import embedded_corpus as embedded_corpus
 from qkvflow.data.errors import DataError as DataError
 from qkvflow.data.evaluation import eval_windows as eval_windows
-from qkvflow.data.evaluation import eval_windows_subset as eval_windows_subset
 from qkvflow.data.hub import hub_corpus as hub_corpus
 from qkvflow.data.markov import MarkovLanguage as MarkovLanguage
 from qkvflow.data.ngram import NGramModel as NGramModel
+from qkvflow.data.prepare import TokenDataset as TokenDataset
+from qkvflow.data.prepare import TokenSplit as TokenSplit
+from qkvflow.data.prepare import bits_per_byte as bits_per_byte
+from qkvflow.data.prepare import open_dataset as open_dataset
 from qkvflow.data.prepare import prepare as prepare
 from qkvflow.data.tokenizer import TOKENIZERS as TOKENIZERS
 from qkvflow.data.tokenizer import ByteTokenizer as ByteTokenizer
 from qkvflow.data.tokenizer import CharTokenizer as CharTokenizer
 from qkvflow.data.tokenizer import Tokenizer as Tokenizer
-from qkvflow.data.tokenizer_registry import make_tokenizer as make_tokenizer
-from qkvflow.data.tokenizer_registry import read_tokenizer_files as read_tokenizer_files
-from qkvflow.data.tokenizer_registry import tokenizer_from_dict as tokenizer_from_dict
-from qkvflow.data.wikitext import wikitext_2 as wikitext_2
-from qkvflow.data.wikitext import wikitext_103 as wikitext_103
+from qkvflow.data.tokenizer import tokenizer_from_dict as tokenizer_from_dict
+from qkvflow.data.wikitext import wikitext as wikitext

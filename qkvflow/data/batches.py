@@ -5,18 +5,29 @@ g = step * batch_size ... of epoch e = g // n, place g mod n, with n windows an 
 epoch another keyed permutation says which window of the grid stands at which place, and the
 grid begins at another offset. Nothing is remembered between calls, so any step is reached at
 once and a resumed run reads what the uninterrupted one would have read.
+
+The permutation of range(n) is computed, not stored: a Feistel network on the grid Z_a x Z_b with
+a * b >= n (Black and Rogaway, 2002): x = (l, r),
+
+    l <- l + F_i(r) mod a,    r <- r + F_i+1(l) mod b,
+
+each step being invertible whatever F is. Values at or above n are permuted again until they fall
+below it (cycle walking), which leaves a permutation of range(n). With a = ceil(sqrt n) fewer than
+one in sqrt n values needs that.
 """
 
 import hashlib
+import math
 
 import numpy as np
 import numpy.typing as npt
 
 from qkvflow.data.errors import DataError
-from qkvflow.data.permutation import permute, round_keys
 from qkvflow.data.tokenizer import Ids
 
 Batch = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
+Bits = npt.NDArray[np.uint64]
+ROUNDS = 8
 
 
 def batch_at(ids: Ids, *, digest: str, seed: int, step: int, batch_size: int, length: int) -> Batch:
@@ -88,3 +99,39 @@ def _offset(key: str, room: int, length: int) -> int:
     """The beginning of the grid, uniform over the `room` there is, at most one window."""
     bits = int.from_bytes(hashlib.sha256(f"offset|{key}".encode()).digest()[:8])
     return bits % (min(room, length - 1) + 1)
+
+
+def permute(index: npt.NDArray[np.int64], n: int, keys: Bits) -> npt.NDArray[np.int64]:
+    """Where each index of range(n) goes under the permutation with these round keys.
+
+    >>> sorted(permute(np.arange(5), 5, round_keys("a key")).tolist())
+    [0, 1, 2, 3, 4]
+    """
+    a = math.isqrt(n - 1) + 1 if n > 1 else 1
+    b = -(-n // a)
+    out = _feistel(index.astype(np.uint64), a, b, keys)
+    while (outside := out >= n).any():
+        out[outside] = _feistel(out[outside], a, b, keys)
+    return out.astype(np.int64)
+
+
+def round_keys(name: str) -> Bits:
+    """ROUNDS keys of 64 bits from a text, the same on every machine."""
+    digest = hashlib.shake_256(name.encode()).digest(8 * ROUNDS)
+    return np.frombuffer(digest, np.dtype("<u8")).astype(np.uint64)
+
+
+def _feistel(x: Bits, a: int, b: int, keys: Bits) -> Bits:
+    rows, columns = np.uint64(a), np.uint64(b)
+    left, right = x // columns, x % columns
+    for i in range(0, ROUNDS, 2):
+        left = (left + _mix(right + keys[i]) % rows) % rows
+        right = (right + _mix(left + keys[i + 1]) % columns) % columns
+    return left * columns + right
+
+
+def _mix(x: Bits) -> Bits:
+    """The finaliser of splitmix64: every bit of the result depends on every bit of x."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

@@ -1,4 +1,4 @@
-"""Byte-pair encoding through the `tokenizers` package."""
+"""Byte-pair encoding through the `tokenizers` package, and any tokenizer by its name or path."""
 
 import json
 import os
@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from qkvflow.data.corpus import Corpus
 from qkvflow.data.errors import DataError
 from qkvflow.data.text import pieces
 from qkvflow.data.tokenizer import TOKENIZERS, Ids, Tokenizer, check_ids
@@ -64,10 +65,10 @@ class BPETokenizer(Tokenizer):
             ) from error
         return cls._parse(tokenizer.to_str(), "a new tokenizer")
 
-    @property
+    @cached_property
     def vocab_size(self) -> int:
         # One past the largest id: some files leave holes, and an id must fit the embedding.
-        return self._largest_id + 1
+        return 1 + int(max(self._tokenizer.get_vocab(with_added_tokens=True).values()))
 
     def encode(self, text: str) -> Ids:
         clean = text.encode("utf-8", "replace").decode()
@@ -92,17 +93,13 @@ class BPETokenizer(Tokenizer):
 
         return Backend.from_str(self.json_text)
 
-    @cached_property
-    def _largest_id(self) -> int:
-        return int(max(self._tokenizer.get_vocab(with_added_tokens=True).values()))
-
     @classmethod
     def _parse(cls, text: str, source: str) -> "BPETokenizer":
         """Check the text of a tokenizer.json and bring it into one form, so that equal is equal."""
         try:
             tokenizer = cls(json.dumps(json.loads(text), ensure_ascii=False))
             # Builds the backend, which reads the whole text.
-            if tokenizer._largest_id < 1:
+            if tokenizer.vocab_size < 2:
                 raise ValueError("it has fewer than two tokens")
         except Exception as error:  # tokenizers raises plain Exception
             raise DataError(
@@ -129,3 +126,28 @@ def _read(path: Path) -> str:
         raise DataError(
             f"The tokenizer file {path} cannot be read: {error}. Check the path."
         ) from error
+
+
+def make_tokenizer(spec: str, corpus: Corpus, vocab_size: int = 8192) -> Tokenizer:
+    """A tokenizer by name, fitted on the train split, or from a path.
+
+    `byte`, `char`, `bpe` (trained to `vocab_size`), a `tokenizer.json`, or a directory that
+    holds one or GPT-2's `vocab.json` and `merges.txt`.
+    """
+    if spec in TOKENIZERS:
+        return TOKENIZERS[spec].fit(corpus.chunks("train"), vocab_size)
+    return read_tokenizer_files(Path(spec).expanduser())
+
+
+def read_tokenizer_files(path: Path) -> BPETokenizer:
+    """The tokenizer of a tokenizer.json, or of a directory that holds one or GPT-2's files."""
+    if path.is_file():
+        return BPETokenizer.from_file(path)
+    if (path / "tokenizer.json").is_file():
+        return BPETokenizer.from_file(path / "tokenizer.json")
+    if (path / "vocab.json").is_file():
+        return BPETokenizer.from_gpt2(path / "vocab.json", path / "merges.txt")
+    raise DataError(
+        f"There is no tokenizer {str(path)!r}. Expected one of {', '.join(TOKENIZERS)}, a "
+        f"tokenizer.json, or a directory with one or with vocab.json and merges.txt."
+    )

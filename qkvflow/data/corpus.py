@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,29 +18,20 @@ SEPARATOR = "\n\n"
 Item = TypeVar("Item")
 
 
-class Document(ABC):
-    """A named text that can be read any number of times."""
-
-    name: str
-
-    @abstractmethod
-    def chunks(self) -> Iterator[str]:
-        """The text in pieces that fit in memory."""
-
-
 @dataclass(frozen=True)
-class TextDocument(Document):
+class TextDocument:
     """A document that is held in memory."""
 
     name: str
     text: str
 
     def chunks(self) -> Iterator[str]:
+        """The text, in one piece."""
         yield self.text
 
 
 @dataclass(frozen=True)
-class FileDocument(Document):
+class FileDocument:
     """Bytes [start, stop) of a UTF-8 file, read when asked for."""
 
     name: str
@@ -50,7 +40,12 @@ class FileDocument(Document):
     stop: int | None = None
 
     def chunks(self) -> Iterator[str]:
+        """The text, in pieces that fit in memory."""
         return read_text(self.path, self.start, self.stop)
+
+
+Document = TextDocument | FileDocument
+"""A named text that can be read any number of times."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +80,14 @@ class Corpus:
         return join_documents(self[split].documents)
 
     def __getitem__(self, split: str) -> SplitText:
-        if split not in self.splits:
-            raise DataError(f"There is no split {split!r}; expected one of {', '.join(SPLITS)}.")
-        return self.splits[split]
+        return of_split(self.splits, split)
+
+
+def of_split(splits: Mapping[str, Item], split: str) -> Item:
+    """What belongs to a split, or a sentence that names the splits there are."""
+    if split not in splits:
+        raise DataError(f"There is no split {split!r}; expected one of {', '.join(SPLITS)}.")
+    return splits[split]
 
 
 def make_corpus(
@@ -119,16 +119,15 @@ def join_documents(documents: Iterable[Document]) -> Iterator[str]:
         yield from document.chunks()
 
 
-def split_by_name(named: Iterable[tuple[str, Item]]) -> dict[str, list[Item]]:
-    """Deal named items into splits 90/5/5 by the hash of their names.
+def split_by_name(documents: Iterable[Document]) -> dict[str, list[Document]]:
+    """Deal documents into splits 90/5/5 by the hash of their names.
 
-    Items are ranked by sha256(name): the first twentieth is valid, the next test, each at least
+    They are ranked by sha256(name): the first twentieth is valid, the next test, each at least
     one, and the rest is train. Neither the order of listing nor the machine plays a part.
     """
-    ranked = sorted(named, key=lambda pair: rank(pair[0]))
+    ranked = sorted(documents, key=lambda document: rank(document.name))
     few = -(-len(ranked) // 20)
-    parts = {"valid": ranked[:few], "test": ranked[few : 2 * few], "train": ranked[2 * few :]}
-    return {split: [item for _, item in parts[split]] for split in SPLITS}
+    return {"train": ranked[2 * few :], "valid": ranked[:few], "test": ranked[few : 2 * few]}
 
 
 def rank(name: str) -> bytes:

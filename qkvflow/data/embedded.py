@@ -35,10 +35,10 @@ def embedded_corpus(options: str, reading: Reading) -> Corpus:
     digest says which one it was.
     """
     refuse_options("embedded", options)
-    named = ((document.name, document) for document in _cap(_clean(_raw_documents())))
+    documents = _cap(_clean(_raw_documents()))
     version = ".".join(map(str, sys.version_info[:3]))
     source = f"pydoc_data and the standard library of Python {version}"
-    return make_corpus("embedded", source, split_by_name(named), "by document 90/5/5")
+    return make_corpus("embedded", source, split_by_name(documents), "by document 90/5/5")
 
 
 def _raw_documents() -> Iterator[tuple[str, str]]:
@@ -46,7 +46,9 @@ def _raw_documents() -> Iterator[tuple[str, str]]:
     root = Path(sysconfig.get_path("stdlib"))
     # Only what belongs to CPython itself: no site-packages, no build configuration.
     known = [path for path in root.iterdir() if path.stem in sys.stdlib_module_names]
-    paths = {_name(root, path): path for top in known for path in _sources(top)}
+    paths = {
+        f"lib/{path.relative_to(root).as_posix()}": path for top in known for path in _sources(top)
+    }
     for name in sorted(paths, key=rank):
         if not _EXCLUDED.intersection(name.split("/")):
             yield name, paths[name].read_text(encoding="utf-8", errors="replace")
@@ -54,10 +56,6 @@ def _raw_documents() -> Iterator[tuple[str, str]]:
 
 def _sources(top: Path) -> Iterable[Path]:
     return top.rglob("*.py") if top.is_dir() else [top] if top.suffix == ".py" else []
-
-
-def _name(root: Path, path: Path) -> str:
-    return f"lib/{path.relative_to(root).as_posix()}"
 
 
 def _topics() -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ _STEMS = {"train": ("train",), "valid": ("valid", "validation", "val", "dev"), "
 _LAYOUTS = ("{stem}.txt", "wiki.{stem}.tokens", "wiki.{stem}.raw")
 
 
-def file_corpus(path: Path, name: str | None = None) -> Corpus:
+def file_corpus(path: Path) -> Corpus:
     """A text file, cut by position into 90% train, 5% valid and 5% test at line ends."""
     size = path.stat().st_size
     first = cut_near(path, size * 90 // 100, lowest=0)
@@ -22,7 +22,7 @@ def file_corpus(path: Path, name: str | None = None) -> Corpus:
     splits = {
         split: [FileDocument(split, path, edges[i], edges[i + 1])] for i, split in enumerate(SPLITS)
     }
-    return make_corpus(name or path.name, f"the file {path}", splits, "by position 90/5/5")
+    return make_corpus(path.name, f"the file {path}", splits, "by position 90/5/5")
 
 
 def directory_corpus(path: Path, name: str | None = None) -> Corpus:
@@ -39,8 +39,7 @@ def directory_corpus(path: Path, name: str | None = None) -> Corpus:
             f"are needed for train, valid and test. Give a single file by its own path, or "
             f"name the files train.txt, valid.txt and test.txt."
         )
-    dealt = split_by_name((document.name, document) for document in documents)
-    return make_corpus(name, source, dealt, "by document 90/5/5")
+    return make_corpus(name, source, split_by_name(documents), "by document 90/5/5")
 
 
 def find_split_files(directory: Path) -> dict[str, Path] | None:

@@ -31,13 +31,23 @@ def hub_corpus(name: str, reading: Reading) -> Corpus:
         raise DataError(f"limit is {limit}; expected at least 1 document, or None for all.")
     key = hashlib.sha256(f"{name}|{limit}|{field}".encode()).hexdigest()[:12]
     slug = name.strip("/").replace("/", "-")[-60:]
-    directory = (reading.cache_dir or default_cache_dir()) / "hub" / f"{slug}-{key}"
+    rows = itertools.islice(stream_documents(*_parse_name(name), "train", field), limit)
+    return kept_corpus(f"hf:{name}", f"{slug}-{key}", map(_deal, rows), reading)
+
+
+def kept_corpus(name: str, folder: str, texts: Iterable[tuple[str, str]], reading: Reading) -> Corpus:
+    """The corpus of (split, text) pairs, streamed into the cache unless they are there already."""
+    directory = (reading.cache_dir or default_cache_dir()) / "hub" / folder
     if not directory.is_dir():
-        path, config = _parse_name(name)
-        documents = stream_documents(path, config, "train", field)
-        with caching(directory) as temporary:
-            _spool(itertools.islice(documents, limit), temporary, name)
-    return directory_corpus(directory, f"hf:{name}")
+        with caching(directory) as temporary, ExitStack() as stack:
+            paths = {split: temporary / f"{split}.txt" for split in SPLITS}
+            look: Any = {"encoding": "utf-8", "errors": "replace", "newline": ""}
+            files = {s: stack.enter_context(path.open("w", **look)) for s, path in paths.items()}
+            advance = stack.enter_context(progress(f"streaming {name}"))
+            for split, text in texts:
+                files[split].write(text)
+                advance(1)
+    return directory_corpus(directory, name)
 
 
 def _parse_name(name: str) -> tuple[str, str | None]:
@@ -50,11 +60,7 @@ def _parse_name(name: str) -> tuple[str, str | None]:
 
 
 def stream_documents(path: str, config: str | None, split: str, field: str = "text") -> Iterator[str]:
-    """The texts in a column of a data set, which is opened at once and read as it is asked for."""
-    return _documents(_stream(path, config, split), field, f"{path}/{config}" if config else path)
-
-
-def _stream(path: str, config: str | None, split: str) -> Iterable[Any]:
+    """The texts in a column of a data set, read as they are asked for."""
     try:
         import datasets
     except ImportError as error:
@@ -62,57 +68,28 @@ def _stream(path: str, config: str | None, split: str) -> Iterable[Any]:
             f"The dataset {path} needs the `datasets` package, which is not installed. "
             f'Run pip install "qkvflow[data]", or give a directory with the text (QKVFLOW_DATA).'
         ) from error
+    name = f"{path}/{config}" if config else path
     try:
-        rows: Iterable[Any] = datasets.load_dataset(path, config, split=split, streaming=True)
-        return rows
+        for row in datasets.load_dataset(path, config, split=split, streaming=True):
+            if not isinstance(row.get(field), str):
+                raise DataError(
+                    f"The rows of {name} have no text in {field!r}; they hold "
+                    f"{', '.join(sorted(row))}. Name the column with `field`."
+                )
+            yield row[field]
+    except DataError:
+        raise
     except Exception as error:  # datasets lets through the errors of half a dozen libraries
-        raise DataError(_unreachable(path, config, error)) from error
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise DataError(
+            f"The dataset {name} could not be read: {reason}. Check the name and the network, or give "
+            f"a directory with the text (QKVFLOW_DATA)."
+        ) from error
 
 
-def _documents(rows: Iterable[Any], field: str, name: str) -> Iterator[str]:
-    stream = iter(rows)
-    while True:
-        try:
-            row = next(stream)
-        except StopIteration:
-            return
-        except Exception as error:  # the network may fail in the middle of a stream
-            raise DataError(_unreachable(name, None, error)) from error
-        if not isinstance(row.get(field), str):
-            columns = ", ".join(sorted(row))
-            raise DataError(
-                f"The rows of {name} have no text in {field!r}; they hold {columns}. "
-                f"Name the column with `field`."
-            )
-        yield row[field]
-
-
-def _unreachable(path: str, config: str | None, error: Exception) -> str:
-    what = f"{path}/{config}" if config else path
-    reason = str(error).strip().split("\n")[0] or type(error).__name__
-    return (
-        f"The dataset {what} could not be read: {reason}. Check the name and the network, or give "
-        f"a directory with the text (QKVFLOW_DATA)."
-    )
-
-
-def _spool(documents: Iterable[str], directory: Path, name: str) -> None:
-    with ExitStack() as stack:
-        files = {s: stack.enter_context(open_text(directory / f"{s}.txt")) for s in SPLITS}
-        advance = stack.enter_context(progress(f"streaming {name}"))
-        for document in documents:
-            # A few web pages hold NUL characters; the rest of the page is text all the same.
-            text = document.replace("\0", "").strip()
-            if text:
-                files[_split_of(text)].write(text + SEPARATOR)
-            advance(1)
-
-
-def _split_of(text: str) -> str:
+def _deal(document: str) -> tuple[str, str]:
+    """A document with its split; nothing is left of one that is empty."""
+    # A few web pages hold NUL characters; the rest of the page is text all the same.
+    text = document.replace("\0", "").strip()
     bucket = int.from_bytes(hashlib.sha256(text.encode("utf-8", "replace")).digest()[:4]) % 20
-    return {0: "valid", 1: "test"}.get(bucket, "train")
-
-
-def open_text(path: Path) -> Any:
-    """A file to write text to, its newlines unchanged."""
-    return path.open("w", encoding="utf-8", errors="replace", newline="")
+    return {0: "valid", 1: "test"}.get(bucket, "train"), text + SEPARATOR if text else ""

@@ -1,40 +1,86 @@
-"""Tokenise a corpus once, as a stream, and keep the result."""
+"""Tokenised splits on disk: made once, as a stream; flat memory-mapped ids and a sidecar for them.
+
+Layout of a directory: `train.bin`, `valid.bin`, `test.bin` (little-endian ids, nothing else) and
+`dataset.json` (digests, counts, dtype, tokenizer).
+"""
 
 import hashlib
+import math
 import os
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from qkvflow.data.cache import caching
-from qkvflow.data.corpus import SPLITS, Corpus
-from qkvflow.data.dataset import (
-    FORMAT,
-    SplitInfo,
-    TokenDataset,
-    open_dataset,
-    write_sidecar,
-)
+from qkvflow.data.corpus import SPLITS, Corpus, of_split
 from qkvflow.data.errors import DataError
 from qkvflow.data.text import pieces
-from qkvflow.data.tokenizer import Tokenizer
+from qkvflow.data.tokenizer import Ids, Tokenizer, tokenizer_from_dict
+from qkvflow.files import FileError, file_sha256, read_sealed, write_sealed
 from qkvflow.progress import progress
 
+FORMAT = 1
+SIDECAR = "dataset.json"
+CHEAP_TO_HASH = 64 << 20
+"""Files up to this many bytes are hashed whenever they are opened (a tenth of a second)."""
+_REMEDY = "Remove the directory and prepare the corpus again."
 
-def prepare(
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    cache_dir: str | os.PathLike[str],
-    *,
-    verify: bool = False,
-) -> TokenDataset:
+
+@dataclass(frozen=True)
+class TokenSplit:
+    """The ids of a split, memory-mapped and read-only, and the size of its text."""
+
+    ids: Ids
+    bytes: int
+    """Of the text in UTF-8, which makes bits per byte computable for every tokenizer."""
+
+    def bits_per_byte(self, nats_per_token: float) -> float:
+        """Bits per byte of text at a mean loss of `nats_per_token` on this split."""
+        return bits_per_byte(nats_per_token, len(self.ids), self.bytes)
+
+
+@dataclass(frozen=True)
+class TokenDataset:
+    """A tokenised corpus. Made by `prepare` or `open_dataset`.
+
+    dataset = prepare(corpus, tokenizer, "cache")
+    inputs, targets = batch_at(dataset["train"].ids, digest=dataset.digest, ...)
+    """
+
+    directory: Path
+    corpus: str
+    """Name of the corpus."""
+    digest: str
+    """Digest of the corpus: it changes when the text or its split does."""
+    entropy_rate: float | None
+    tokenizer: Tokenizer
+    splits: Mapping[str, TokenSplit]
+
+    def __getitem__(self, split: str) -> TokenSplit:
+        return of_split(self.splits, split)
+
+
+def bits_per_byte(nats_per_token: float, tokens: int, bytes: int) -> float:
+    """nats/token * tokens/byte / ln 2: the one loss that tokenizers can be compared by.
+
+    >>> round(bits_per_byte(math.log(256), tokens=10, bytes=10), 6)
+    8.0
+    """
+    return nats_per_token * tokens / bytes / math.log(2)
+
+
+def prepare(corpus: Corpus, tokenizer: Tokenizer, cache_dir: str | os.PathLike[str]) -> TokenDataset:
     """The tokens of a corpus, from the cache if they are there, else made and kept there.
 
     The directory's name holds a hash of the corpus digest and the tokenizer, so another text or
     another vocabulary never meets old tokens. A cached dataset that does not match its sidecar
-    is named in a warning and made again; `verify` hashes large files too. Text passes in pieces:
-    memory does not grow with the corpus. On failure nothing is left behind.
+    is named in a warning and made again. Text passes in pieces: memory does not grow with the
+    corpus. On failure nothing is left behind.
 
     Raises:
         DataError: the directory cannot be written, the disk is full, or the text has changed
@@ -43,10 +89,12 @@ def prepare(
     Example:
         dataset = prepare(load_corpus("embedded"), ByteTokenizer(), "cache")
     """
-    directory = dataset_directory(corpus, tokenizer, Path(cache_dir).expanduser())
+    key = hashlib.sha256(f"{FORMAT}|{corpus.digest}|{tokenizer.digest}".encode()).hexdigest()
+    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in corpus.name)[-60:]
+    directory = Path(cache_dir).expanduser() / f"{name}-{tokenizer.kind}-{key[:16]}"
     if directory.exists():
         try:
-            return _reuse(directory, corpus, tokenizer, verify)
+            return _reuse(directory, corpus, tokenizer)
         except DataError as error:
             warnings.warn(f"{error} It is being prepared again.", stacklevel=2)
             shutil.rmtree(directory, ignore_errors=True)
@@ -55,15 +103,8 @@ def prepare(
     return open_dataset(directory)
 
 
-def dataset_directory(corpus: Corpus, tokenizer: Tokenizer, cache_dir: Path) -> Path:
-    """Where `prepare` keeps this corpus with this tokenizer."""
-    key = hashlib.sha256(f"{FORMAT}|{corpus.digest}|{tokenizer.digest}".encode()).hexdigest()
-    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in corpus.name)[-60:]
-    return cache_dir / f"{name}-{tokenizer.kind}-{key[:16]}"
-
-
-def _reuse(directory: Path, corpus: Corpus, tokenizer: Tokenizer, verify: bool) -> TokenDataset:
-    dataset = open_dataset(directory, verify=verify)
+def _reuse(directory: Path, corpus: Corpus, tokenizer: Tokenizer) -> TokenDataset:
+    dataset = open_dataset(directory)
     if (dataset.digest, dataset.tokenizer.digest) != (corpus.digest, tokenizer.digest):
         raise DataError(f"{directory} holds another corpus or tokenizer than its name says.")
     return dataset
@@ -72,28 +113,78 @@ def _reuse(directory: Path, corpus: Corpus, tokenizer: Tokenizer, verify: bool) 
 def _write_dataset(corpus: Corpus, tokenizer: Tokenizer, directory: Path) -> None:
     total = sum(corpus[split].bytes for split in SPLITS)
     with progress(f"tokenising {corpus.name}", total) as advance:
-        infos = {
-            split: _write_split(corpus, split, tokenizer, directory / f"{split}.bin", advance)
-            for split in SPLITS
-        }
-    write_sidecar(directory, corpus.name, corpus.digest, corpus.entropy_rate, tokenizer, infos)
+        splits = {split: _write_split(corpus, split, tokenizer, directory, advance) for split in SPLITS}
+    content = {
+        "corpus": corpus.name,
+        "digest": corpus.digest,
+        "entropy_rate": corpus.entropy_rate,
+        "dtype": tokenizer.dtype.str,
+        "splits": splits,
+        "tokenizer": tokenizer.to_dict(),
+    }
+    write_sealed(directory / SIDECAR, "dataset", FORMAT, content)
 
 
 def _write_split(
-    corpus: Corpus, split: str, tokenizer: Tokenizer, path: Path, advance: Callable[[int], None]
-) -> SplitInfo:
-    text_hash, file_hash, tokens = hashlib.sha256(), hashlib.sha256(), 0
+    corpus: Corpus, split: str, tokenizer: Tokenizer, directory: Path, advance: Callable[[int], None]
+) -> dict[str, Any]:
+    """Write the token file of a split; what the sidecar says of it."""
+    text_hash, tokens, path = hashlib.sha256(), 0, directory / f"{split}.bin"
     with path.open("wb") as file:
         for piece in pieces(corpus.chunks(split)):
             ids, text = tokenizer.encode(piece), piece.encode()
             file.write(ids.data)
-            file_hash.update(ids.data)
             text_hash.update(text)
             tokens += len(ids)
             advance(len(text))
-    if text_hash.hexdigest() != corpus[split].sha256:
+    known = corpus[split]
+    if text_hash.hexdigest() != known.sha256:
         raise DataError(
             f"The {split} text of {corpus.name} ({corpus.source}) has changed since it was loaded. "
             f"Load the corpus again."
         )
-    return SplitInfo(tokens, corpus[split].bytes, corpus[split].characters, file_hash.hexdigest())
+    counts = {"tokens": tokens, "bytes": known.bytes, "characters": known.characters}
+    return {**counts, "sha256": file_sha256(path)}
+
+
+def open_dataset(directory: str | os.PathLike[str]) -> TokenDataset:
+    """Map the token files of a directory after checking them against the sidecar.
+
+    Sizes are always checked, hashes for files up to 64 MB.
+
+    Raises:
+        DataError: a file is missing, truncated, changed, or of another format.
+    """
+    path = Path(directory)
+    sidecar = _read_sidecar(path)
+    dtype, known = np.dtype(sidecar["dtype"]), sidecar["splits"]
+    return TokenDataset(
+        directory=path,
+        corpus=sidecar["corpus"],
+        digest=sidecar["digest"],
+        entropy_rate=sidecar["entropy_rate"],
+        tokenizer=tokenizer_from_dict(sidecar["tokenizer"]),
+        splits={s: _open_split(path / f"{s}.bin", dtype, known[s]) for s in SPLITS},
+    )
+
+
+def _read_sidecar(directory: Path) -> dict[str, Any]:
+    if not (directory / SIDECAR).exists():
+        raise DataError(
+            f"{directory} holds no prepared dataset: {SIDECAR} is not there. Prepare one first."
+        )
+    try:
+        return read_sealed(directory / SIDECAR, "dataset", FORMAT)
+    except FileError as error:
+        raise DataError(f"{error} {_REMEDY}") from error
+
+
+def _open_split(path: Path, dtype: np.dtype[Any], known: Mapping[str, Any]) -> TokenSplit:
+    expected = known["tokens"] * dtype.itemsize
+    size = path.stat().st_size if path.is_file() else None
+    if size != expected:
+        state = "is missing" if size is None else f"has {size} bytes"
+        raise DataError(f"{path} {state}; its sidecar says {expected} bytes. {_REMEDY}")
+    if expected <= CHEAP_TO_HASH and file_sha256(path) != known["sha256"]:
+        raise DataError(f"{path} was changed after it was written: its sha256 differs. {_REMEDY}")
+    return TokenSplit(np.memmap(path, dtype=dtype, mode="r"), known["bytes"])

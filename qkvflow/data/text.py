@@ -22,22 +22,18 @@ def read_text(path: Path, start: int = 0, stop: int | None = None) -> Iterator[s
     Newlines come through unchanged. A NUL byte or invalid UTF-8 raises `DataError` with the
     offset of the byte in the file.
     """
-    offset, pending = start, b""
-    for block in _read_blocks(path, start, stop):
-        _refuse_binary(path, block, offset + len(pending))
-        text, pending, offset = _decode(path, pending + block, offset, final=False)
-        yield text
-    yield _decode(path, pending, offset, final=True)[0]
-
-
-def _read_blocks(path: Path, start: int, stop: int | None) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
-            file.seek(start)
-            left = stop - start if stop is not None else None
-            while block := file.read(BLOCK_BYTES if left is None else min(BLOCK_BYTES, left)):
-                left = left - len(block) if left is not None else None
-                yield block
+            at, stop = start, path.stat().st_size if stop is None else stop
+            while at < stop:
+                file.seek(at)
+                block = file.read(min(BLOCK_BYTES, stop - at))
+                if not block:  # the file has become shorter
+                    return
+                final = at + len(block) == stop or len(block) < BLOCK_BYTES
+                text, used = _decode(path, block, at, final)
+                yield text
+                at += used  # a character across the end of the block is read again
     except OSError as error:
         raise DataError(
             f"{path} cannot be read: {error.strerror or error}. Check that it is still there "
@@ -45,25 +41,20 @@ def _read_blocks(path: Path, start: int, stop: int | None) -> Iterator[bytes]:
         ) from error
 
 
-def _refuse_binary(path: Path, block: bytes, offset: int) -> None:
-    at = block.find(b"\0")
-    if at >= 0:
+def _decode(path: Path, block: bytes, offset: int, final: bool) -> tuple[str, int]:
+    """The text of a block at this offset, and how many bytes it takes of it."""
+    if (nul := block.find(b"\0")) >= 0:
         raise DataError(
-            f"{path} is binary data: there is a NUL byte at offset {offset + at}. Expected text in "
+            f"{path} is binary data: there is a NUL byte at offset {offset + nul}. Expected text in "
             f"UTF-8; if it is UTF-16, convert it first (iconv -f UTF-16 -t UTF-8)."
         )
-
-
-def _decode(path: Path, data: bytes, offset: int, final: bool) -> tuple[str, bytes, int]:
-    """The text of `data`, the bytes of an unfinished character, and the offset of those."""
     try:
-        text, used = codecs.utf_8_decode(data, "strict", final)
+        return codecs.utf_8_decode(block, "strict", final)
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path} is not valid UTF-8: byte 0x{data[error.start]:02x} at offset "
+            f"{path} is not valid UTF-8: byte 0x{block[error.start]:02x} at offset "
             f"{offset + error.start} ({error.reason}). Convert the file to UTF-8 first."
         ) from error
-    return text, data[used:], offset + used
 
 
 def cut_near(path: Path, nominal: int, lowest: int) -> int:

@@ -4,7 +4,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -18,8 +18,9 @@ Ids = npt.NDArray[Any]
 """A one-dimensional array of token ids, of an unsigned or signed integer type."""
 
 
+@dataclass(frozen=True)
 class Tokenizer(ABC):
-    """Maps text to ids in [0, vocab_size) and back, and is saved as plain JSON."""
+    """Maps text to ids in [0, vocab_size) and back, and is saved as plain JSON: its fields."""
 
     kind: ClassVar[str]
     """The name that it is registered by."""
@@ -32,11 +33,6 @@ class Tokenizer(ABC):
         Args:
             vocab_size: how many ids there are to be, where that can be chosen.
         """
-
-    @classmethod
-    @abstractmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Tokenizer":
-        """The inverse of `to_dict`."""
 
     @property
     @abstractmethod
@@ -51,9 +47,14 @@ class Tokenizer(ABC):
     def decode(self, ids: npt.ArrayLike) -> str:
         """The text of ids; what is no text comes out as U+FFFD."""
 
-    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Plain data, its kind among it, that `tokenizer_from_dict` turns into an equal tokenizer."""
+        return {"kind": self.kind, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Tokenizer":
+        """The inverse of `to_dict`."""
+        return cls(**{name: value for name, value in data.items() if name != "kind"})
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -67,6 +68,21 @@ class Tokenizer(ABC):
 
 
 TOKENIZERS = Registry[type[Tokenizer]]("tokenizer")
+
+
+def tokenizer_from_dict(data: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer that `to_dict` described.
+
+    >>> tokenizer_from_dict({"kind": "byte"}).vocab_size
+    256
+    """
+    kind = str(data.get("kind"))
+    if kind not in TOKENIZERS:
+        raise DataError(
+            f"A tokenizer of kind {kind!r} is not known: was it saved by a newer version? "
+            f"{TOKENIZERS.hint(kind)}"
+        )
+    return TOKENIZERS[kind].from_dict(data)
 
 
 def check_ids(ids: npt.ArrayLike, vocab_size: int) -> Ids:
@@ -106,13 +122,6 @@ class ByteTokenizer(Tokenizer):
     def decode(self, ids: npt.ArrayLike) -> str:
         return check_ids(ids, 256).astype(np.uint8).tobytes().decode("utf-8", "replace")
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "ByteTokenizer":
-        return cls()
-
 
 @TOKENIZERS.register("char")
 @dataclass(frozen=True)
@@ -150,13 +159,6 @@ class CharTokenizer(Tokenizer):
     def decode(self, ids: npt.ArrayLike) -> str:
         symbols = "\N{REPLACEMENT CHARACTER}" + self.symbols
         return "".join([symbols[i] for i in check_ids(ids, self.vocab_size).tolist()])
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, "symbols": self.symbols}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "CharTokenizer":
-        return cls(data["symbols"])
 
     @cached_property
     def _table(self) -> Ids:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from qkvflow.data import TokenSplit, eval_windows, eval_windows_subset
+from qkvflow.data import TokenSplit, eval_windows
 from qkvflow.models import LanguageModel
 from qkvflow.models.language_model import token_losses
 
@@ -45,12 +45,8 @@ def evaluate(
     window. `put` places a batch on devices; `advance` is told of every batch that is done.
     """
     windows, chosen = count_windows(split, length), count_windows(split, length, tokens)
-    if chosen == windows:
-        batches = eval_windows(split.ids, length, batch_size)
-    else:
-        batches = eval_windows_subset(split.ids, length, batch_size, chosen)
     sums, counts = [], []
-    for inputs, targets, mask in batches:
+    for inputs, targets, mask in eval_windows(split.ids, length, batch_size, chosen):
         sums.append(np.asarray(_window_losses(model, put(inputs), put(targets), put(mask))))
         counts.append(mask.sum(axis=-1))
         advance(len(mask))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from qkvflow.analysis.corpus import Sample, draw_windows, dynamics, over_windows, predictions
+from qkvflow.analysis import ANALYSES, Sample, Subject, draw_windows
 from qkvflow.statistics import t_interval
 from tests.support import random_model, small_config
 
@@ -41,16 +41,17 @@ def test_intervals_are_students_over_windows():
 def test_what_is_found_in_windows_is_that_of_each_by_itself():
     model = random_model("time_indexed_mlp", small_config())
     windows = np.random.default_rng(0).integers(0, 13, (3, 6)).astype(np.int32)
-    done = []
-    look = dynamics(model, count=2, refine=2, probes=None)
-    found = over_windows(windows, look, done.append)
-    alone = look(windows[1])
-    assert done == [1, 1, 1]
-    assert found["exponents"].values.shape == (3, 2)
-    assert np.array_equal(found["exponents"].values[1], alone["exponents"])
-    assert found["sensitivity_by_distance"].values.shape == (3, 6)
-    assert found["sensitivity_by_distance"].mean[0] == found["sensitivity_by_distance"].mean.max()
-    seen = over_windows(windows, predictions(model))
-    assert seen["loss"].values.shape == (3, 3)
-    assert np.all(seen["settled"].values[:, -1] == 1.0)
-    assert np.all(np.diff(seen["settled"].values, axis=1) >= 0)
+    options = {"labels": tuple("abcdef"), "position": 5, "count": 2, "refine": 2, "probes": None}
+    subject = Subject(model, np.ones(1), windows[1], windows=windows, **options)
+    found = ANALYSES["lyapunov"]().study(subject)
+    exponents, by_distance = found.sample("exponents"), found.sample("sensitivity_by_distance")
+    assert exponents.values.shape == (3, 2)
+    assert np.array_equal(exponents.values[1], found.arrays["exponents"])
+    assert np.array_equal(by_distance.values[1], found.arrays["sensitivity"][5, ::-1])
+    assert by_distance.mean[0] == by_distance.mean.max()
+    seen = ANALYSES["trajectory"]().study(subject)
+    assert seen.sample("loss").values.shape == (3, 3)
+    assert np.allclose(seen.sample("loss").values[1], seen.arrays["loss"].mean(axis=1))
+    assert np.all(seen.sample("settled").values[:, -1] == 1.0)
+    assert np.all(np.diff(seen.sample("settled").values, axis=1) >= 0)
+    assert ANALYSES["spectra"]().study(subject).sample("eigenvalues") is None

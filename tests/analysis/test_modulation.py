@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from qkvflow.analysis.modulation import modulators, spread
+from qkvflow.analysis import modulators
+from qkvflow.analysis.spectra import spread
 from qkvflow.experiments.gates import gates_of
 from qkvflow.nn.time_embed import layer_times
 from qkvflow.nn.weights import resolve

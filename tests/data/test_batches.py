@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkvflow.data import DataError, batch_at, windows_per_epoch
-from qkvflow.data.batches import window_starts
-from qkvflow.data.permutation import permute, round_keys
+from qkvflow.data.batches import permute, round_keys, window_starts
 
 IDS = np.random.default_rng(0).integers(0, 60_000, 20_011).astype(np.uint16)
 batch = partial(batch_at, IDS, digest="d", seed=3, batch_size=8, length=32)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkvflow.data import DataError, eval_windows, eval_windows_subset
+from qkvflow.data import DataError, eval_windows
 
 
 @settings(deadline=None, max_examples=200)
@@ -33,7 +33,7 @@ def test_a_subset_is_evenly_spaced_and_part_of_the_whole(windows):
     whole = {int(t) for _, targets, mask in eval_windows(ids, 5, 4) for t in targets[mask]}
     first = [
         int(row[0])
-        for inputs, _, mask in eval_windows_subset(ids, 5, 4, windows)
+        for inputs, _, mask in eval_windows(ids, 5, 4, windows)
         for row, real in zip(inputs, mask, strict=True)
         if real.any()
     ]
@@ -44,7 +44,7 @@ def test_a_subset_is_evenly_spaced_and_part_of_the_whole(windows):
 
 def test_a_subset_is_the_same_every_time():
     ids = np.arange(1000)
-    one, two = (list(eval_windows_subset(ids, 7, 3, 10)) for _ in range(2))
+    one, two = (list(eval_windows(ids, 7, 3, 10)) for _ in range(2))
     np.testing.assert_array_equal(np.array(one), np.array(two))
 
 
@@ -58,4 +58,4 @@ def test_impossible_arguments_are_refused_at_the_call(tokens, length, batch_size
 
 def test_a_subset_of_nothing_is_refused():
     with pytest.raises(DataError, match="windows is 0"):
-        eval_windows_subset(np.arange(10), 2, 2, 0)
+        eval_windows(np.arange(10), 2, 2, 0)

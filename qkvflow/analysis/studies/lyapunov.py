@@ -5,17 +5,17 @@ from typing import Any
 
 import numpy as np
 from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
 
-from qkvflow.analysis.corpus import Sample, dynamics
-from qkvflow.analysis.figures import COOL, DARK, WARM, WIDTH, depth_axis, panels, token_axis
+from qkvflow.analysis.corpus import Sample
+from qkvflow.analysis.figures import COOL, DARK, WARM, depth_axis, picture, token_axis
 from qkvflow.analysis.flow import depths, flow_of, start
 from qkvflow.analysis.lyapunov import sequence_exponents, token_exponents
 from qkvflow.analysis.sensitivity import sensitivity_rows
-from qkvflow.analysis.study import ANALYSES, Analysis, Line, Study, Subject, add_corpus, with_interval
+from qkvflow.analysis.study import ANALYSES, Analysis, Line, Study, Subject
 from qkvflow.analysis.tokens import sensitivity_strip, strip
 from qkvflow.data import Tokenizer
 from qkvflow.progress import progress
-from qkvflow.report.figures import both, canvas, figure
 from qkvflow.report.page import Paragraph, Picture, element
 
 ALL_ROWS = 96
@@ -62,8 +62,17 @@ class Lyapunov(Analysis):
             "sensitivity": depends.values[rows.index(position)],
             "sensitivity_error": depends.errors[rows.index(position)],
         }
-        look = dynamics(subject.model, count=count, refine=subject.refine, probes=subject.probes)
-        return add_corpus(Study(arrays, numbers), subject.windows, look)
+
+        def of_window(ids: np.ndarray) -> dict[str, np.ndarray]:
+            x = start(subject.model, ids)
+            found = sequence_exponents(flow, x, count=count, refine=subject.refine)
+            row = sensitivity_rows(flow, x, [len(ids) - 1], probes=subject.probes).values[0]
+            return {
+                "exponents": np.asarray(found.values, np.float64),
+                "sensitivity_by_distance": row[::-1],
+            }
+
+        return Study(arrays, numbers).with_corpus(subject.windows, of_window)
 
     def main_numbers(self, study: Study) -> list[Line]:
         numbers, tokens = study.numbers, study.arrays["token_exponents"]
@@ -81,9 +90,9 @@ class Lyapunov(Analysis):
                 f"{row[most]:.3g} (position {most}, {numbers['tokens'][most]!r})",
             ),
         ]
-        if "corpus" in numbers:
-            sample = Sample(study.arrays["corpus.exponents"][:, 0])
-            lines.append(("largest exponent, corpus", with_interval(sample, "+.3f")))
+        if sample := study.sample("exponents"):
+            largest = Sample(sample.values[:, 0]).in_words("+.3f")
+            lines.append(("largest exponent, corpus", largest))
         return lines
 
     def text(self, study: Study, tokenizer: Tokenizer) -> list[str]:
@@ -112,108 +121,97 @@ class Lyapunov(Analysis):
         ]
 
     def draw(self, study: Study, directory: Path) -> list[Picture]:
-        """`exponents`, `token_exponents`, `sensitivity`, and of a corpus `sensitivity_by_distance`."""
-        figures = [_exponents(study, directory), _token_exponents(study, directory)]
-        figures.append(_sensitivity(study, directory))
-        if "corpus" in study.numbers:
-            figures.append(_by_distance(study, directory))
+        figures = [
+            picture(study, directory, "exponents", 2.9, _exponents),
+            picture(study, directory, "token_exponents", 2.3, _token_exponents),
+            picture(study, directory, "sensitivity", 2.3, _sensitivity),
+        ]
+        if study.sample("sensitivity_by_distance"):
+            figures.append(picture(study, directory, "sensitivity_by_distance", 2.9, _by_distance))
         return figures
 
 
-def _exponents(study: Study, directory: Path) -> Picture:
-    depths, growth = study.arrays["depths"], study.arrays["growth"]
-    found = study.arrays["exponents"]
-    with panels(directory, "exponents", 2, height=2.9) as (_, ((left, right),)):
-        reached = np.vstack([np.zeros(growth.shape[1]), np.cumsum(growth, axis=0)])
-        shades = np.linspace(0.0, 0.75, growth.shape[1])
-        for i, curve in enumerate(reached.T):
-            left.plot(depths, curve, color=str(shades[i]), marker="o", markersize=2.5, linewidth=1.1)
-        depth_axis(left, "growth of the leading directions")
-        left.set_ylabel("log of the stretch")
-        order = np.arange(1, len(found) + 1)
-        right.plot(order, found, "o", color=DARK, markersize=5, label="the text")
-        if "corpus" in study.numbers:
-            sample = Sample(study.arrays["corpus.exponents"])
-            error = sample.half_width if len(sample.values) > 1 else None
-            label = f"{len(sample.values)} windows, 95%"
-            look: dict[str, Any] = {"fmt": "s", "color": COOL, "capsize": 3, "markersize": 4}
-            right.errorbar(order + 0.2, sample.mean, yerr=error, label=label, **look)
-            right.legend(fontsize=7)
-        right.axhline(0.0, color="0.4", linewidth=0.8)
-        right.set_xticks(order)
-        right.set_title("finite-time Lyapunov exponents", fontsize=9, loc="left")
-        right.set_xlabel("number")
-        right.set_ylabel("per unit of depth")
-    return Picture(
-        directory / "exponents.png",
+def _exponents(study: Study, drawn: Figure) -> str:
+    growth, found = study.arrays["growth"], study.arrays["exponents"]
+    left, right = drawn.subplots(1, 2)
+    reached = np.vstack([np.zeros(growth.shape[1]), np.cumsum(growth, axis=0)])
+    for shade, curve in zip(np.linspace(0.0, 0.75, growth.shape[1]), reached.T):
+        look: dict[str, Any] = {"color": str(shade), "markersize": 2.5, "linewidth": 1.1}
+        left.plot(study.arrays["depths"], curve, "o-", **look)
+    depth_axis(left, "growth of the leading directions")
+    left.set_ylabel("log of the stretch")
+    order = np.arange(1, len(found) + 1)
+    right.plot(order, found, "o", color=DARK, markersize=5, label="the text")
+    if sample := study.sample("exponents"):
+        error = sample.half_width if len(sample.values) > 1 else None
+        look = {"fmt": "s", "color": COOL, "capsize": 3, "markersize": 4}
+        look["label"] = f"{len(sample.values)} windows, 95%"
+        right.errorbar(order + 0.2, sample.mean, yerr=error, **look)
+        right.legend(fontsize=7)
+    right.axhline(0.0, color="0.4", linewidth=0.8)
+    right.set_xticks(order)
+    right.set_title("finite-time Lyapunov exponents", fontsize=9, loc="left")
+    right.set_xlabel("number")
+    right.set_ylabel("per unit of depth")
+    return (
         "Lyapunov exponents of the whole sequence over depth. Above zero, neighbouring inputs are "
         "driven apart: a change along that direction is exp(exponent) times as large at the end. Left: "
-        "how the leading directions grow on their way.",
+        "how the leading directions grow on their way."
     )
 
 
-def _token_exponents(study: Study, directory: Path) -> Picture:
-    values, labels = study.arrays["token_exponents"], study.numbers["tokens"]
-    with figure(both(directory, "token_exponents"), WIDTH, 2.3) as axes:
-        axes.bar(range(len(values)), values, color=COOL, width=0.8)
-        axes.axhline(0.0, color="0.4", linewidth=0.8)
-        axes.set_xlim(-0.6, len(values) - 0.4)
-        axes.set_ylabel("largest exponent")
-        axes.grid(axis="x", visible=False)
-        token_axis(axes, labels)
-    return Picture(
-        directory / "token_exponents.png",
+def _token_exponents(study: Study, drawn: Figure) -> str:
+    values, axes = study.arrays["token_exponents"], drawn.subplots()
+    axes.bar(range(len(values)), values, color=COOL, width=0.8)
+    axes.axhline(0.0, color="0.4", linewidth=0.8)
+    axes.set_xlim(-0.6, len(values) - 0.4)
+    axes.set_ylabel("largest exponent")
+    axes.grid(axis="x", visible=False)
+    token_axis(axes, study.numbers["tokens"])
+    return (
         "The largest exponent of every token by itself: how its own place in the last state answers to "
-        "a change of its own embedding.",
+        "a change of its own embedding."
     )
 
 
-def _sensitivity(study: Study, directory: Path) -> Picture:
+def _sensitivity(study: Study, drawn: Figure) -> str:
     values, labels = study.arrays["sensitivity"], study.numbers["tokens"]
-    position = study.numbers["position"]
+    position, axes = study.numbers["position"], drawn.subplots()
+    token_axis(axes, labels)
     if len(values) == 1:
-        with figure(both(directory, "sensitivity"), WIDTH, 2.3) as axes:
-            axes.bar(range(len(labels)), values[0], color=WARM, width=0.8)
-            axes.set_ylabel("sensitivity")
-            token_axis(axes, labels)
-        return Picture(
-            directory / "sensitivity.png", f"Sensitivity of position {position} to every token."
-        )
-    with canvas(both(directory, "sensitivity"), WIDTH, min(7.5, 2.2 + 0.14 * len(labels))) as drawn:
-        axes = drawn.subplots()
-        top = float(values.max())
-        norm = LogNorm(max(top / 10**DECADES, float(values[values > 0].min())), top)
-        seen = np.ma.masked_equal(values, 0.0)
-        image = axes.imshow(seen, cmap="magma_r", norm=norm, interpolation="nearest")
-        axes.axhline(position, color=COOL, linewidth=1.0)
-        axes.grid(visible=False)
-        token_axis(axes, labels)
-        token_axis(axes, labels, vertical=True)
-        axes.set_xlabel("input token j")
-        axes.set_ylabel("output position i")
-        drawn.colorbar(image, ax=axes, label="sensitivity", fraction=0.04)
-    return Picture(
-        directory / "sensitivity.png",
+        axes.bar(range(len(labels)), values[0], color=WARM, width=0.8)
+        axes.set_ylabel("sensitivity")
+        return f"Sensitivity of position {position} to every token."
+    drawn.set_figheight(min(7.5, 2.2 + 0.14 * len(labels)))
+    top = float(values.max())
+    norm = LogNorm(max(top / 10**DECADES, float(values[values > 0].min())), top)
+    seen = np.ma.masked_equal(values, 0.0)
+    image = axes.imshow(seen, cmap="magma_r", norm=norm, interpolation="nearest")
+    axes.axhline(position, color=COOL, linewidth=1.0)
+    axes.grid(visible=False)
+    token_axis(axes, labels, vertical=True)
+    axes.set_xlabel("input token j")
+    axes.set_ylabel("output position i")
+    drawn.colorbar(image, ax=axes, label="sensitivity", fraction=0.04)
+    return (
         "Sensitivity ||d x_i(1) / d x_j(0)|| / sqrt(E) of every output position (rows) to every input "
         "token (columns); the identity would give 1 on the diagonal. White is exactly zero: no "
-        "position sees a later one. The line marks the position chosen above.",
+        "position sees a later one. The line marks the position chosen above."
     )
 
 
-def _by_distance(study: Study, directory: Path) -> Picture:
-    sample = Sample(study.arrays["corpus.sensitivity_by_distance"])
+def _by_distance(study: Study, drawn: Figure) -> str:
+    sample, axes = Sample(study.arrays["corpus.sensitivity_by_distance"]), drawn.subplots()
     mean, half = sample.mean, sample.half_width
     distance = np.arange(len(mean))
-    with figure(both(directory, "sensitivity_by_distance"), WIDTH, 2.9) as axes:
-        if len(sample.values) > 1:
-            low = np.maximum(mean - half, mean / 100)
-            axes.fill_between(distance, low, mean + half, color=COOL, alpha=0.25, linewidth=0)
-        axes.plot(distance, mean, color=COOL, marker="o", markersize=3, linewidth=1.2)
-        axes.set_yscale("log")
-        axes.set_xlabel("tokens back from the last position")
-        axes.set_ylabel("sensitivity (mean, 95%)")
-    return Picture(
-        directory / "sensitivity_by_distance.png",
+    if len(sample.values) > 1:
+        low = np.maximum(mean - half, mean / 100)
+        axes.fill_between(distance, low, mean + half, color=COOL, alpha=0.25, linewidth=0)
+    axes.plot(distance, mean, color=COOL, marker="o", markersize=3, linewidth=1.2)
+    axes.set_yscale("log")
+    axes.set_xlabel("tokens back from the last position")
+    axes.set_ylabel("sensitivity (mean, 95%)")
+    return (
         f"Sensitivity of the last position to tokens by their distance: {len(sample.values)} windows "
-        "of the corpus.",
+        "of the corpus."
     )

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from qkvflow.analysis.figures import DEPTH, WIDTH, band
-from qkvflow.analysis.modulation import modulators, spread
-from qkvflow.analysis.spectra import depth_ranks
+from qkvflow.analysis.circuits import modulators
+from qkvflow.analysis.figures import DEPTH, band, picture
+from qkvflow.analysis.spectra import depth_ranks, spread
 from qkvflow.analysis.study import ANALYSES, Analysis, Line, Study, Subject
-from qkvflow.report.figures import both, canvas
 from qkvflow.report.page import Picture
 
 
@@ -43,32 +43,31 @@ class Modulation(Analysis):
         ]
 
     def draw(self, study: Study, directory: Path) -> list[Picture]:
-        """`modulation`: a heat map and a curve for each map."""
-        arrays = {name: values for name, values in study.arrays.items() if name != "times"}
-        times, gated = study.arrays["times"], study.numbers["weights"] == "gated"
-        centre = 1.0 if gated else 0.0
-        reach = max(float(np.abs(values - centre).max()) for values in arrays.values()) or 1.0
-        with canvas(both(directory, "modulation"), WIDTH, 0.7 + 1.1 * len(arrays)) as drawn:
-            grid = drawn.subplots(len(arrays), 2, squeeze=False, width_ratios=[1.6, 1], sharex="col")
-            for (left, right), (name, values) in zip(grid, arrays.items()):
-                image = _heat(left, times, values, centre, reach)
-                left.set_title(f"{name} ({study.numbers['spread'][name]:.0%})", fontsize=8, loc="left")
-                band(right, times, values, "mean")
-                right.set_xlim(-0.02, 1.02)
-            for axes in grid[-1]:
-                axes.set_xlabel(DEPTH)
-            drawn.colorbar(
-                image, ax=list(grid[:, 0]), label="gate" if gated else "value", fraction=0.04
-            )
         return [
-            Picture(
-                directory / "modulation.png",
-                "Modulators over depth, by map. Left: each row is one modulator, sorted by its change "
-                "from the first depth to the last; the number is their spread, ||m(t) - mean|| / "
-                "||m||, 0% for what does not depend on depth. Right: their mean and the range of nine "
-                "tenths of them.",
-            )
+            picture(study, directory, "modulation", 0.7 + 1.1 * len(study.numbers["spread"]), _draw)
         ]
+
+
+def _draw(study: Study, drawn: Figure) -> str:
+    """A heat map and a curve for each map."""
+    times, spreads = study.arrays["times"], study.numbers["spread"]
+    gated = study.numbers["weights"] == "gated"
+    centre = 1.0 if gated else 0.0
+    reach = max(float(np.abs(study.arrays[name] - centre).max()) for name in spreads) or 1.0
+    grid = drawn.subplots(len(spreads), 2, squeeze=False, width_ratios=[1.6, 1], sharex="col")
+    for (left, right), name in zip(grid, spreads):
+        image = _heat(left, times, study.arrays[name], centre, reach)
+        left.set_title(f"{name} ({spreads[name]:.0%})", fontsize=8, loc="left")
+        band(right, times, study.arrays[name], "mean")
+        right.set_xlim(-0.02, 1.02)
+    for axes in grid[-1]:
+        axes.set_xlabel(DEPTH)
+    drawn.colorbar(image, ax=list(grid[:, 0]), label="gate" if gated else "value", fraction=0.04)
+    return (
+        "Modulators over depth, by map. Left: each row is one modulator, sorted by its change from the "
+        "first depth to the last; the number is their spread, ||m(t) - mean|| / ||m||, 0% for what "
+        "does not depend on depth. Right: their mean and the range of nine tenths of them."
+    )
 
 
 def _heat(axes: Axes, times: np.ndarray, values: np.ndarray, centre: float, reach: float) -> Any:

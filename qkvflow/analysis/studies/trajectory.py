@@ -5,15 +5,19 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from qkvflow.analysis.corpus import Sample, predictions
-from qkvflow.analysis.figures import COOL, DARK, band, depth_axis, interval, panels
+from qkvflow.analysis.corpus import Sample
+from qkvflow.analysis.figures import COOL, DARK, band, depth_axis, interval, picture
 from qkvflow.analysis.flow import depths, flow_of, start, states
-from qkvflow.analysis.study import ANALYSES, Analysis, Line, Study, Subject, add_corpus, with_interval
+from qkvflow.analysis.study import ANALYSES, Analysis, Line, Study, Subject
 from qkvflow.analysis.tokens import lens_table
 from qkvflow.analysis.trajectory import lens, path, settled
 from qkvflow.data import Tokenizer
 from qkvflow.report.page import Paragraph, Picture, element
+
+OF_WINDOWS = ("norm", "turn", "speed", "loss", "entropy", "divergence")
+"""Quantities whose means over tokens are compared with those of a corpus."""
 
 
 @ANALYSES.register("trajectory")
@@ -26,40 +30,38 @@ class Trajectory(Analysis):
         return subject.model.plan()
 
     def study(self, subject: Subject) -> Study:
-        model, grid = subject.model, depths(subject.model)
-        visited = states(flow_of(model), start(model, subject.ids))
-        way, seen = path(np.asarray(visited), grid), lens(model, visited, subject.ids)
-        arrays = {
-            "depths": grid,
-            **way._asdict(),
-            **seen._asdict(),
-            "settled": settled(seen.choice, grid),
-        }
-        means = ("norm", "turn", "to_end", "speed", "loss", "entropy", "divergence")
+        model, flow, grid = subject.model, flow_of(subject.model), depths(subject.model)
+
+        def follow(ids: np.ndarray) -> dict[str, np.ndarray]:
+            visited = states(flow, start(model, ids))
+            way, seen = path(np.asarray(visited), grid), lens(model, visited, ids)
+            return {**way._asdict(), **seen._asdict(), "settled": settled(seen.choice, grid)}
+
+        def of_window(ids: np.ndarray) -> dict[str, np.ndarray]:
+            found = follow(ids)
+            means = {name: found[name].mean(axis=1, dtype=np.float64) for name in OF_WINDOWS}
+            return {**means, "settled": _share_settled(found["settled"], grid)}
+
+        arrays = {"depths": grid, **follow(subject.ids)}
         numbers: dict[str, Any] = {
             "depths": grid,
             "tokens": list(subject.labels),
-            **{name: arrays[name].mean(axis=1) for name in means},
+            **{name: arrays[name].mean(axis=1) for name in (*OF_WINDOWS, "to_end")},
             "settled": arrays["settled"],
             "settled_mean": float(arrays["settled"].mean()),
         }
-        return add_corpus(Study(arrays, numbers), subject.windows, predictions(model))
+        return Study(arrays, numbers).with_corpus(subject.windows, of_window)
 
     def main_numbers(self, study: Study) -> list[Line]:
-        numbers = study.numbers
-        first, last = numbers["norm"][0], numbers["norm"][-1]
+        norm, loss = study.numbers["norm"], study.numbers["loss"]
         lines = [
-            ("length of x, first to last", f"{first:.3g} to {last:.3g}"),
-            ("turn in a layer, mean", f"{np.mean(numbers['turn']):.1f} degrees"),
-            (
-                "loss by the lens, first to last",
-                f"{numbers['loss'][0]:.3f} to {numbers['loss'][-1]:.3f}",
-            ),
-            ("predictions settle at depth, mean", f"{numbers['settled_mean']:.2f}"),
+            ("length of x, first to last", f"{norm[0]:.3g} to {norm[-1]:.3g}"),
+            ("turn in a layer, mean", f"{np.mean(study.numbers['turn']):.1f} degrees"),
+            ("loss by the lens, first to last", f"{loss[0]:.3f} to {loss[-1]:.3f}"),
+            ("predictions settle at depth, mean", f"{study.numbers['settled_mean']:.2f}"),
         ]
-        if "corpus" in numbers:
-            sample = Sample(study.arrays["corpus.loss"][:, -1])
-            lines.append(("loss at depth 1, corpus", with_interval(sample, ".3f")))
+        if sample := study.sample("loss"):
+            lines.append(("loss at depth 1, corpus", Sample(sample.values[:, -1]).in_words(".3f")))
         return lines
 
     def text(self, study: Study, tokenizer: Tokenizer) -> list[str]:
@@ -68,57 +70,58 @@ class Trajectory(Analysis):
             "more certain, and a frame marks the depth from which on the choice stays. The last row "
             "of a column is its first guess, from the embedding alone."
         )
-        chosen = {int(i) for i in study.arrays["choice"].ravel()}
-        vocabulary = {i: tokenizer.decode([i]) for i in chosen}
-        return [element(Paragraph(reading)), lens_table(study, vocabulary)]
+        return [element(Paragraph(reading)), lens_table(study, tokenizer)]
 
     def draw(self, study: Study, directory: Path) -> list[Picture]:
-        """`trajectory` and `lens`."""
-        depths = study.arrays["depths"]
-        between = (depths[1:] + depths[:-1]) / 2
-        with panels(directory, "trajectory", 3) as (_, (row,)):
-            _compare(row[0], study, "norm", depths, "length of x")
-            _compare(row[1], study, "turn", between, "turn in a layer, degrees")
-            _compare(row[2], study, "speed", between, "speed, per unit of depth")
-            row[0].legend(fontsize=7)
-        with panels(directory, "lens", 4, height=2.5) as (_, (row,)):
-            _compare(row[0], study, "loss", depths, "loss of next token, nats")
-            _compare(row[1], study, "entropy", depths, "entropy, nats")
-            _compare(row[2], study, "divergence", depths, "divergence from the last, nats")
-            _share_settled(row[3], study)
-            row[3].legend(fontsize=7)
         return [
-            Picture(
-                directory / "trajectory.png",
-                "The residual stream over depth: its length, how far each layer turns it, and how "
-                "fast it moves. Black: the text (mean of its tokens, and the range of nine tenths of "
-                "them).",
-            ),
-            Picture(
-                directory / "lens.png",
-                "What the model would predict if it ended at depth t (logit lens). The last panel: the "
-                "share of positions whose likeliest token has settled for good by then.",
-            ),
+            picture(study, directory, "trajectory", 2.7, _trajectory),
+            picture(study, directory, "lens", 2.5, _lens),
         ]
 
 
-def _compare(axes: Axes, study: Study, name: str, t: np.ndarray, title: str) -> None:
-    """A quantity of the text and, where there is one, of the corpus."""
-    band(axes, t, study.arrays[name], "the text")
-    if "corpus" in study.numbers:
-        sample = Sample(study.arrays[f"corpus.{name}"])
-        interval(axes, t, sample.values, f"{len(sample.values)} windows", sample.half_width)
+def _share_settled(settled: np.ndarray, depths: np.ndarray) -> np.ndarray:
+    """The share of predictions that have settled for good by each depth."""
+    return np.mean(settled[None] <= depths[:, None], axis=1)
+
+
+def _trajectory(study: Study, drawn: Figure) -> str:
+    first, second, third = drawn.subplots(1, 3)
+    _compare(first, study, "norm", "length of x")
+    _compare(second, study, "turn", "turn in a layer, degrees")
+    _compare(third, study, "speed", "speed, per unit of depth")
+    first.legend(fontsize=7)
+    return (
+        "The residual stream over depth: its length, how far each layer turns it, and how fast it "
+        "moves. Black: the text (mean of its tokens, and the range of nine tenths of them)."
+    )
+
+
+def _lens(study: Study, drawn: Figure) -> str:
+    first, second, third, last = drawn.subplots(1, 4)
+    _compare(first, study, "loss", "loss of next token, nats")
+    _compare(second, study, "entropy", "entropy, nats")
+    _compare(third, study, "divergence", "divergence from the last, nats")
+    depths = study.arrays["depths"]
+    share = _share_settled(study.arrays["settled"], depths)
+    last.step(depths, share, where="post", color=DARK, linewidth=1.3, label="the text")
+    if sample := study.sample("settled"):
+        look: dict[str, Any] = {"color": COOL, "linestyle": "--", "linewidth": 1.3}
+        last.step(depths, sample.mean, where="post", label="windows", **look)
+    depth_axis(last, "share of settled predictions")
+    last.set_ylim(0.0, 1.02)
+    last.legend(fontsize=7)
+    return (
+        "What the model would predict if it ended at depth t (logit lens). The last panel: the share "
+        "of positions whose likeliest token has settled for good by then."
+    )
+
+
+def _compare(axes: Axes, study: Study, name: str, title: str) -> None:
+    """A quantity of the text and, where there is one, of the corpus; at depths or between them."""
+    t, values = study.arrays["depths"], study.arrays[name]
+    t = t if len(values) == len(t) else (t[1:] + t[:-1]) / 2
+    band(axes, t, values, "the text")
+    if sample := study.sample(name):
+        interval(axes, t, sample)
     depth_axis(axes, title)
     axes.set_ylim(bottom=0)
-
-
-def _share_settled(axes: Axes, study: Study) -> None:
-    depths = study.arrays["depths"]
-    share = np.mean(study.arrays["settled"][None] <= depths[:, None], axis=1)
-    axes.step(depths, share, where="post", color=DARK, linewidth=1.3, label="the text")
-    if "corpus" in study.numbers:
-        mean = study.arrays["corpus.settled"].mean(axis=0)
-        look: dict[str, Any] = {"color": COOL, "linestyle": "--", "linewidth": 1.3}
-        axes.step(depths, mean, where="post", label="windows", **look)
-    depth_axis(axes, "share of settled predictions")
-    axes.set_ylim(0.0, 1.02)
