@@ -10,8 +10,8 @@ from qkvflow.config import ConfigError, Gpt2Config, RunConfig, StartConfig, Trai
 from qkvflow.config.strict import Count, Depth, NotNegativeInt
 from qkvflow.config.variants import ADAPTERS
 from qkvflow.models import LanguageModel
+from qkvflow.models.named import FLOW
 from qkvflow.models.paths import arrays_of
-from qkvflow.models.registry import FLOW
 from qkvflow.models.storage import arrays_digest
 from qkvflow.train import load_model, read_tokenizer
 from qkvflow.train.start import prepared, trained_paths
