@@ -97,6 +97,17 @@ def write_bytes(path: Path, content: bytes) -> None:
         raise FileError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
+def read_bytes(path: Path, sha256: str) -> bytes:
+    """The content of a file, if it is the one that has this digest."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror or error}.") from error
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise FileError(f"{path} was changed or cut short after it was written: its sha256 differs.")
+    return content
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text that is there whole or not at all."""
     write_bytes(path, text.encode())

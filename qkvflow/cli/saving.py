@@ -10,8 +10,8 @@ from qkvflow.models.storage import save_model
 
 def save(model: LanguageModel, tokenizer: Tokenizer | None, out: Path) -> None:
     """Write a model with its tokenizer, if it has one, and say what is there."""
-    texts = {} if tokenizer is None else {"tokenizer": json.dumps(tokenizer.to_dict())}
-    save_model(model, out, **texts)
+    text = None if tokenizer is None else json.dumps(tokenizer.to_dict())
+    save_model(model, out, text)
     layers, size = model.config.num_layers, count_parameters(model).total
     print(f"{out} holds a model of {layers} layers and {size:,} parameters.")
     if tokenizer is None:

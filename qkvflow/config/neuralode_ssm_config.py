@@ -1,9 +1,18 @@
 """The configuration of a language model: its shape, its weights over depth, its integrator."""
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from qkvflow.config.strict import ConfigError, from_dict, strict, to_dict, type_problems
+from qkvflow.config.strict import (
+    Config,
+    ConfigError,
+    Positive,
+    PositiveInt,
+    Probability,
+    problems_of,
+    strict,
+)
 from qkvflow.config.variants import (
     ADAPTERS,
     FAMILIES,
@@ -14,7 +23,6 @@ from qkvflow.config.variants import (
     Integrator,
     Part,
     Variants,
-    not_positive,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +39,7 @@ def _axis(name: str, size: int) -> "Axis":
 
 @strict
 @dataclass(frozen=True)
-class Gpt2Config:
+class Gpt2Config(Config):
     """Everything that decides what a language model computes.
 
     The four fields `weights`, `parts`, `order` and `integrator` are what tells the named models
@@ -43,28 +51,30 @@ class Gpt2Config:
         Axis(name='head_size', size=16)
     """
 
-    num_layers: int = 6
+    refusal = "This configuration cannot be used:"
+
+    num_layers: PositiveInt = 6
     """Number of layers: the steps of the default grid over depth."""
-    hidden_dim: int = 256
+    hidden_dim: PositiveInt = 256
     """Width of the residual stream."""
-    num_heads: int = 4
+    num_heads: PositiveInt = 4
     """Attention heads; hidden_dim is a multiple of it."""
-    vocab_size: int = 256
+    vocab_size: PositiveInt = 256
     """Number of token ids."""
-    max_position_embeddings: int = 512
+    max_position_embeddings: PositiveInt = 512
     """Longest sequence."""
     use_bias: bool | None = None
     """Biases in linear maps and norms. None: as the flavour has it (gpt2 yes, llama no)."""
     activation_function: Literal["gelu", "relu", "silu"] | None = None
     """Activation of the MLP. None: as the flavour has it (gpt2 gelu, llama silu)."""
-    attn_pdrop: float = 0.0
+    attn_pdrop: Probability = 0.0
     """Dropout of attention probabilities."""
-    resid_pdrop: float = 0.0
+    resid_pdrop: Probability = 0.0
     """Dropout of what each part adds to the residual stream."""
-    embd_pdrop: float = 0.0
+    embd_pdrop: Probability = 0.0
     """Dropout of embeddings."""
 
-    mlp_ratio: float = 4.0
+    mlp_ratio: Positive = 4.0
     """Width of the MLP's hidden layer over hidden_dim."""
     flavour: Literal["gpt2", "llama"] = "gpt2"
     """gpt2: layer norm, learned positions, MLP, biases. llama: RMS norm, rotary, gated MLP, none."""
@@ -72,9 +82,9 @@ class Gpt2Config:
     """Heads of keys and values (grouped-query attention); a divisor of num_heads. None: num_heads."""
     tie_embeddings: bool = False
     """Use the token embedding as the output projection."""
-    norm_epsilon: float = 1e-5
+    norm_epsilon: Positive = 1e-5
     """Added to the variance in norms."""
-    rotary_base: float = 10000.0
+    rotary_base: Positive = 10000.0
     """Pair k of D channels turns by position * rotary_base^(-2 k / D)."""
 
     weights: Family | None = None
@@ -92,11 +102,11 @@ class Gpt2Config:
     """What the time networks see of the layer index t."""
     layer_time: Literal["true", "half"] = "true"
     """The time that time networks are told of each layer: its own, or one half for all (a control)."""
-    time_embed_dim: int = 64
+    time_embed_dim: PositiveInt = 64
     """Hidden width of the time networks; also the number T of basis matrices of `generated`."""
-    sinusoidal_dim: int = 32
+    sinusoidal_dim: PositiveInt = 32
     """Number of frequencies of the time embedding."""
-    time_frequency: float = 1000.0
+    time_frequency: Positive = 1000.0
     """Largest frequency of a sinusoidal time embedding; the smaller, the slower weights change."""
 
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
@@ -108,10 +118,16 @@ class Gpt2Config:
     """
 
     def __post_init__(self) -> None:
-        problems = self._read_variants()
-        problems += type_problems(self) or _shape_problems(self)
+        problems = self._read_variants() + problems_of(self)
         if problems:
-            raise ConfigError("This configuration cannot be used:", problems)
+            raise ConfigError(self.refusal, problems)
+
+    def problems(self) -> list[str]:
+        """A sentence for every relation that does not hold between sizes that are in range."""
+        sizes = (self.hidden_dim, self.num_heads, self.mlp_ratio)
+        if not all(0 < size < math.inf for size in sizes):
+            return []
+        return _head_problems(self) + _part_problems(self)
 
     def _read_variants(self) -> list[str]:
         """Put what names and tables of variants stand for in their place; None where there is none."""
@@ -128,15 +144,6 @@ class Gpt2Config:
                 read = None
             object.__setattr__(self, name, read)
         return problems
-
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> "Gpt2Config":
-        """The inverse of `to_dict`; lists become tuples, unknown names are refused."""
-        return from_dict(cls, fields)
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields as plain JSON values."""
-        return to_dict(self)
 
     @property
     def bias(self) -> bool:
@@ -211,36 +218,6 @@ _VARIANTS: dict[str, Variants] = {
     "integrator": INTEGRATORS,
     "adapter": ADAPTERS,
 }
-_POSITIVE = (
-    "num_layers",
-    "hidden_dim",
-    "num_heads",
-    "vocab_size",
-    "max_position_embeddings",
-    "mlp_ratio",
-    "norm_epsilon",
-    "rotary_base",
-    "time_embed_dim",
-    "sinusoidal_dim",
-    "time_frequency",
-)
-_PROBABILITIES = ("attn_pdrop", "resid_pdrop", "embd_pdrop")
-
-
-def _shape_problems(config: Gpt2Config) -> list[str]:
-    """One sentence for every value out of range and every relation that does not hold."""
-    out_of_range = {name for name in _POSITIVE if not_positive(config, name)}
-    problems = not_positive(config, *_POSITIVE)
-    problems += [
-        f"{name} is {getattr(config, name)}; expected a probability, at least 0 and below 1."
-        for name in _PROBABILITIES
-        if not 0 <= getattr(config, name) < 1
-    ]
-    if not {"hidden_dim", "num_heads"} & out_of_range:
-        problems += _head_problems(config)
-    if not {"hidden_dim", "mlp_ratio"} & out_of_range:
-        problems += _part_problems(config)
-    return problems
 
 
 def _head_problems(config: Gpt2Config) -> list[str]:

@@ -6,7 +6,7 @@ import functools
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 _Class = TypeVar("_Class", bound=type)
 _Config = TypeVar("_Config")
@@ -18,6 +18,62 @@ class ConfigError(ValueError):
     def __init__(self, title: str, problems: list[str]):
         self.problems = problems
         super().__init__(title + "\n" + "\n".join(f"  - {problem}" for problem in problems))
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """What a finite number has to be; it stands in the annotation of a field, beside its type."""
+
+    words: str
+    least: float
+    below: float = float("inf")
+    above: bool = False
+    """Whether the least itself is too little."""
+
+    def allows(self, number: float) -> bool:
+        """Whether a number is within; one that is no number is not."""
+        return self.least <= number < self.below and not (self.above and number == self.least)
+
+
+_ABOVE_0 = Bound("a number above 0", 0, above=True)
+_AT_LEAST_0 = Bound("at least 0", 0)
+Positive = Annotated[float, _ABOVE_0]
+PositiveInt = Annotated[int, _ABOVE_0]
+NotNegative = Annotated[float, _AT_LEAST_0]
+NotNegativeInt = Annotated[int, _AT_LEAST_0]
+Count = Annotated[int, Bound("at least 1", 1)]
+Depth = Annotated[int, Bound("a whole number of layers, at least 1", 1)]
+Probability = Annotated[float, Bound("a probability, at least 0 and below 1", 0, 1)]
+
+
+class Config:
+    """What a frozen dataclass of settings has: checks when it is made, plain tables in and out."""
+
+    refusal: ClassVar[str]
+    """Beginning of the message where it cannot be used."""
+
+    def __post_init__(self) -> None:
+        problems = problems_of(self)
+        if problems:
+            raise ConfigError(self.refusal, problems)
+
+    def problems(self) -> list[str]:
+        """A sentence for all that cannot be, beside what the annotations of the fields say."""
+        return []
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`; unknown names and wrong types are all reported at once."""
+        return from_dict(cls, fields)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain JSON values."""
+        return to_dict(self)
+
+
+def problems_of(config: Any) -> list[str]:
+    """A sentence for all that is wrong with settings; of wrong types, no more is said."""
+    return type_problems(config) or bound_problems(config) + config.problems()
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -91,7 +147,8 @@ def from_dict(cls: type[_Config], fields: Mapping[str, Any]) -> _Config:
 def _nested(kind: Any, value: Any) -> type | None:
     """The config that a field holds; none where it holds a plain value, or nothing though it may."""
     for each in typing.get_args(kind) or (kind,):
-        if dataclasses.is_dataclass(each) and not (value is None and each is not kind):
+        is_config = dataclasses.is_dataclass(each) and not hasattr(each, "to_table")
+        if is_config and not (value is None and each is not kind):
             return typing.cast(type, each)
     return None
 
@@ -120,6 +177,23 @@ def type_problems(config: Any) -> list[str]:
         for field in dataclasses.fields(config)
         if not matches(getattr(config, field.name), hints[field.name])
     ]
+
+
+def bound_problems(config: Any) -> list[str]:
+    """One sentence for every number of a dataclass instance that is out of the bound of its field."""
+    found = typing.get_type_hints(type(config), include_extras=True)
+    bounds = {field.name: _bound(found[field.name]) for field in dataclasses.fields(config)}
+    return [
+        f"{name} is {value}; expected {bound.words}."
+        for name, bound in bounds.items()
+        if bound and (value := getattr(config, name)) is not None and not bound.allows(value)
+    ]
+
+
+def _bound(kind: Any) -> Bound | None:
+    """The bound in the annotation of a number, which may be optional."""
+    inside = (_bound(each) for each in typing.get_args(kind))
+    return kind if isinstance(kind, Bound) else next(filter(None, inside), None)
 
 
 def strict(cls: _Class) -> _Class:

@@ -16,10 +16,11 @@ The modules that make them are imported when the first one is named: reading a c
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from qkvflow.config.registry import Registry
-from qkvflow.config.strict import ConfigError, nearest, type_problems
+from qkvflow.config.strict import ConfigError, Positive, PositiveInt, nearest, problems_of
 
 if TYPE_CHECKING:
     from qkvflow.config.neuralode_ssm_config import Gpt2Config
@@ -36,7 +37,7 @@ class Variant(ABC):
     """Under which it is registered."""
 
     def problems(self) -> list[str]:
-        """A sentence for every setting that cannot be."""
+        """A sentence for all that cannot be, beside what the annotations of the settings say."""
         return []
 
     def to_table(self) -> Any:
@@ -87,8 +88,7 @@ class Variants(Registry[type[_Variant]], Generic[_Variant]):
         if not problems:
             plain = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
             made = variant(**plain)
-            problems = type_problems(made) or made.problems()
-            problems = [f"{variant.name}: {problem}" for problem in problems]
+            problems = [f"{variant.name}: {problem}" for problem in problems_of(made)]
         if problems:
             raise ConfigError(f"The {self.kind} cannot be used:", problems)
         return made
@@ -96,15 +96,6 @@ class Variants(Registry[type[_Variant]], Generic[_Variant]):
 
 def _known(name: str, known: list[str]) -> str:
     return nearest(name, known) if known else "It has none."
-
-
-def not_positive(settings: Any, *names: str) -> list[str]:
-    """A sentence for each of these numbers that is not above 0 and finite."""
-    return [
-        f"{name} is {getattr(settings, name)}; expected a number above 0."
-        for name in names
-        if not 0 < getattr(settings, name) < float("inf")
-    ]
 
 
 class Family(Variant):
@@ -169,14 +160,23 @@ class Integrator(Variant):
         return ""
 
 
+@dataclass(frozen=True)
 class Adapter(Variant):
     """What is put around curves that are there already, and trained in their stead."""
 
     word = "method"
-    maps: tuple[str, ...]
-    """Patterns over the names of the linear maps that it goes around."""
     any_depth: ClassVar[bool] = False
     """Whether it can be used at other depths than the one it was trained at."""
+
+    rank: PositiveInt = 8
+    """Rank of the factors."""
+    alpha: Positive = 16.0
+    """A product of factors that has no depth of its own counts alpha / rank times."""
+    maps: tuple[str, ...] = ("*.*",)
+    """Linear maps that it goes around: attention.qkv, mlp.*, lm_head. *.* stands for all of a layer."""
+
+    def problems(self) -> list[str]:
+        return [] if self.maps else ["maps is empty; expected at least one name of a linear map."]
 
     @abstractmethod
     def around(self, curve: Any, config: "Gpt2Config", *, key: Any) -> Any:

@@ -9,8 +9,8 @@ from qkvflow.experiments.recording import run_of
 from qkvflow.experiments.records import Finished
 from qkvflow.experiments.store import read_record, recorded_plan
 from qkvflow.files import FileError
+from qkvflow.models.named import FLOW
 from qkvflow.models.paths import arrays_of
-from qkvflow.models.registry import FLOW
 from qkvflow.models.storage import arrays_digest
 from qkvflow.train import load_model, read_tokenizer
 from qkvflow.train.start import starting_shapes, trained_paths

@@ -1,13 +1,14 @@
 """What a fine-tuning is, and the run that it comes to."""
 
-from dataclasses import dataclass, field
+import dataclasses
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
-from qkvflow.config import ConfigError, OptimizerConfig, RunConfig, StartConfig, strict
-from qkvflow.config.strict import type_problems
+from qkvflow.config import RunConfig, StartConfig, TrainingConfig, strict
+from qkvflow.config.strict import Count, Depth, NotNegativeInt
 from qkvflow.config.variants import ADAPTERS, Adapter
+from qkvflow.models.named import FLOW
 from qkvflow.models.paths import arrays_of
-from qkvflow.models.registry import FLOW
 from qkvflow.models.storage import arrays_digest
 from qkvflow.train import load_model, read_tokenizer
 from qkvflow.train.start import starting_shapes, trained_paths
@@ -20,32 +21,17 @@ _TRAINED: dict[str, Literal["all", "adapter", "embeddings_and_norms"]] = {
     "embeddings": "embeddings_and_norms",
 }
 
-_OF_THE_RUN = (
-    "data",
-    "documents",
-    "steps",
-    "batch_size",
-    "accumulate",
-    "seed",
-    "eval_every",
-    "eval_tokens",
-    "save_every",
-    "keep",
-    "log_every",
-    "trackers",
-    "optimizer",
-)
-"""Fields that a fine-tuning has in common with its run."""
-
 
 @strict
 @dataclass(frozen=True)
-class FinetuneConfig:
+class FinetuneConfig(TrainingConfig):
     """A fine-tuning: which base, at which depth, what of it is trained, on which text."""
+
+    refusal = "This fine-tuning cannot be made:"
 
     checkpoint: str
     """Directory of the base: a run, a checkpoint, or an exported model."""
-    depth: int | None = None
+    depth: Depth | None = None
     """Layers at which the weights of the base are sampled. None: its own depth, and its own curves."""
     method: Method = "full"
     """What is trained. full: all arrays. lora: a pair of factors for every layer. depth_lora: one pair,
@@ -59,41 +45,15 @@ class FinetuneConfig:
     also: tuple[str, ...] = ()
     """Further arrays to train, by patterns over their paths: transformer.wte.*, lm_head.*."""
 
-    data: str = "embedded"
-    """A corpus (embedded, wikitext-2, ...) or a path to text; the tokenizer is the base's."""
-    documents: int | None = 10_000
-    """Documents that are streamed of hf:OWNER/NAME; None takes all."""
-    steps: int = 500
-    """Training steps; 0 gives back the base."""
-    batch_size: int = 8
-    """Windows of text in a step."""
+    _: KW_ONLY
     length: int | None = None
     """Tokens in a window. None: the longest sequence of the base."""
-    accumulate: int = 1
-    """Microbatches that a batch is computed in, one after the other, to save memory."""
-    seed: int = 0
-    """Random seed of adapters, order of the text and dropout."""
-    eval_every: int = 100
+    steps: NotNegativeInt = 500
+    """Training steps; 0 gives back the base."""
+    eval_every: Count = 100
     """Steps between evaluations on the valid split."""
-    eval_tokens: int | None = 65_536
-    """Tokens of the valid split used for evaluations during training, the same each time; None: all."""
-    save_every: int = 250
-    """Steps between checkpoints."""
-    keep: int = 1
+    keep: Count = 1
     """Number of newest checkpoints to keep, beside the best one."""
-    log_every: int = 10
-    """Steps between lines of metrics.jsonl."""
-    trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
-    """Services that get the metrics, beside metrics.jsonl."""
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    """Optimizer, learning rate, schedule."""
-
-    def __post_init__(self) -> None:
-        problems = type_problems(self)
-        if not problems and self.depth is not None and self.depth < 1:
-            problems.append(f"depth is {self.depth}; expected a whole number of layers, at least 1.")
-        if problems:
-            raise ConfigError("This fine-tuning cannot be made:", problems)
 
 
 def finetuning_run(config: FinetuneConfig) -> RunConfig:
@@ -120,7 +80,7 @@ def finetuning_run(config: FinetuneConfig) -> RunConfig:
         length=longest if config.length is None else config.length,
         architecture=model.config,
         start=start,
-        **{name: getattr(config, name) for name in _OF_THE_RUN},
+        **{own.name: getattr(config, own.name) for own in dataclasses.fields(TrainingConfig)},
     )
 
 

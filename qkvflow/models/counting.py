@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
-import haliax as hax
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from qkvflow.models.language_model import LanguageModel
-from qkvflow.models.paths import arrays_of, nodes_of
+from qkvflow.models.language_model import LanguageModel, token_losses
+from qkvflow.models.paths import Arrays, arrays_of, nodes_of, with_arrays
 from qkvflow.nn.dynamic import Block
 from qkvflow.nn.linear import Linear, size_of
 from qkvflow.nn.norm import Norm
@@ -41,11 +40,6 @@ class Parameters:
     def total(self) -> int:
         """All of them."""
         return self.embedding + self.base + self.time_network + self.head
-
-
-def _is_array(leaf: Any) -> bool:
-    """Whether a leaf is an array or, in a model of shapes only, stands for one."""
-    return eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
 
 
 def _nodes(tree: Any, kind: type) -> list[Any]:
@@ -104,18 +98,12 @@ class Memory:
 
 def training_memory(model: LanguageModel, batch: int, length: int) -> Memory:
     """Memory of loss and gradient of batch * length tokens; compiles them, runs nothing."""
-    shapes = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if eqx.is_array(leaf) else leaf,
-        model,
-    )
-    arrays, static = eqx.partition(shapes, _is_array)
-    ids = jax.ShapeDtypeStruct((batch, length), jnp.int32)
+    arrays, ids = arrays_of(model), jax.ShapeDtypeStruct((batch, length), jnp.int32)
 
-    def loss(arrays: Any, inputs: Array, targets: Array) -> Array:
-        named = [hax.named(ids, ("batch", "position")) for ids in (inputs, targets)]
-        return eqx.combine(arrays, static).compute_loss(*named)
+    def loss(arrays: Arrays, inputs: Array, targets: Array) -> Array:
+        return jnp.mean(token_losses(with_arrays(model, arrays), inputs, targets))
 
     plan = jax.jit(jax.value_and_grad(loss)).lower(arrays, ids, ids).compile().memory_analysis()
-    parameters = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arrays))
+    parameters = sum(array.size * array.dtype.itemsize for array in arrays.values())
     assert plan is not None, "this backend does not plan memory ahead"
     return Memory(parameters, int(plan.temp_size_in_bytes))

@@ -25,8 +25,8 @@ from safetensors.numpy import load_file
 
 from qkvflow.config import ConfigError, Gpt2Config
 from qkvflow.files import FileError
+from qkvflow.models.named import StandardLM
 from qkvflow.models.paths import Arrays, arrays_of, with_arrays
-from qkvflow.models.standard_lm import StandardLM
 from qkvflow.models.storage import shape_problems
 
 _ACTIVATIONS = {

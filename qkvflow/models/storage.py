@@ -3,6 +3,7 @@
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,28 +16,26 @@ from safetensors.numpy import load, save
 from qkvflow import __version__, plugins
 from qkvflow.config import ConfigError, Gpt2Config
 from qkvflow.config.history import moved_architecture
-from qkvflow.files import FileError, building, file_sha256, read_sealed, write_sealed
+from qkvflow.files import FileError, building, file_sha256, read_bytes, read_sealed, write_sealed
 from qkvflow.models.language_model import FlowLM, LanguageModel
+from qkvflow.models.named import model_class
 from qkvflow.models.paths import Arrays, arrays_of, with_arrays
-from qkvflow.models.registry import model_class
 
 FORMAT = 2
-ARRAYS, CONFIG = "model.safetensors", "config.json"
+ARRAYS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 _BFLOAT16 = "|bfloat16"  # safetensors for numpy writes this type, and cannot read it
 
 
-def save_model(model: LanguageModel, path: str | os.PathLike[str], **texts: str) -> None:
-    """Write a model to a new directory, whole or not at all.
-
-    Args:
-        texts: further files of the directory, such as `tokenizer="..."` for tokenizer.json.
-    """
+def save_model(
+    model: LanguageModel, path: str | os.PathLike[str], tokenizer: str | None = None
+) -> None:
+    """Write a model, with its tokenizer as JSON if there is one, to a new directory, or nothing."""
     target = Path(path).expanduser()
     if target.exists():
         raise FileError(f"{target} is there already; give a directory that is not, or remove it.")
     try:
         with building(target) as directory:
-            write_model(directory, model, arrays_of(model), **texts)
+            write_model(directory, model, arrays_of(model), tokenizer)
     except OSError as error:
         raise FileError(
             f"The model could not be written to {target}: {error.strerror or error}. Nothing was "
@@ -44,12 +43,12 @@ def save_model(model: LanguageModel, path: str | os.PathLike[str], **texts: str)
         ) from error
 
 
-def write_model(directory: Path, model: LanguageModel, arrays: Arrays, **texts: str) -> None:
+def write_model(directory: Path, model: LanguageModel, arrays: Arrays, tokenizer: str | None) -> None:
     """Write the files of a model of this kind with these arrays into a directory."""
     digests = {ARRAYS: write_arrays(directory / ARRAYS, arrays)}
-    for name, text in texts.items():
-        (directory / f"{name}.json").write_text(text, encoding="utf-8")
-        digests[f"{name}.json"] = file_sha256(directory / f"{name}.json")
+    if tokenizer is not None:
+        (directory / TOKENIZER).write_text(tokenizer, encoding="utf-8")
+        digests[TOKENIZER] = file_sha256(directory / TOKENIZER)
     content = {
         "version": __version__,
         "model": None if model.preset is None else model.preset.name,
@@ -60,26 +59,14 @@ def write_model(directory: Path, model: LanguageModel, arrays: Arrays, **texts: 
     write_sealed(directory / CONFIG, "model", FORMAT, content)
 
 
-def names_of_texts(directory: Path) -> list[str]:
-    """The texts that a model was saved with, such as tokenizer."""
-    files = read_sealed(directory / CONFIG, "model", FORMAT)["files"]
-    return [name.removesuffix(".json") for name in files if name != ARRAYS]
+def read_about(directory: Path) -> dict[str, Any]:
+    """What a model's directory says of it: architecture, plugins with their digests, files with theirs.
 
-
-def read_text_file(directory: Path, name: str) -> str:
-    """The text NAME.json of a model's directory, if it is as it was written."""
-    file = f"{name}.json"
-    digest = read_sealed(directory / CONFIG, "model", FORMAT)["files"].get(file)
-    if digest is None:
-        raise FileError(f"{directory} holds a model without a {file}.")
-    if not (directory / file).is_file() or file_sha256(directory / file) != digest:
-        raise FileError(f"{directory / file} is missing, or was changed after it was written.")
-    return (directory / file).read_text(encoding="utf-8")
-
-
-def plugins_of(directory: Path) -> dict[str, str]:
-    """The plugins of the process that wrote a model, with their digests."""
-    return read_sealed(directory / CONFIG, "model", FORMAT).get("plugins", {})
+    Raises:
+        FileError: that is missing, changed, or of a newer version.
+    """
+    content = read_sealed(directory / CONFIG, "model", FORMAT)
+    return {"plugins": {}, **content}  # the first models have none
 
 
 def write_arrays(path: Path, arrays: Arrays) -> str:
@@ -107,13 +94,7 @@ def arrays_digest(arrays: Arrays) -> str:
 def read_arrays(path: Path, sha256: str) -> Arrays:
     """The arrays of a file whose content has this digest."""
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror or error}.") from error
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise FileError(f"{path} was changed or cut short after it was written: its sha256 differs.")
-    try:
-        plain = load(content)
+        plain = load(read_bytes(path, sha256))
     except safetensors.SafetensorError as error:
         raise FileError(f"{path} holds no arrays: {error}.") from error
     return {
@@ -130,9 +111,9 @@ def read_model(directory: Path) -> LanguageModel:
     Raises:
         FileError: a file is missing, cut short, changed, or of a newer version.
     """
-    content = read_sealed(directory / CONFIG, "model", FORMAT)
+    content = read_about(directory)
     try:
-        with plugins.needed_by(str(directory), content.get("plugins", {})):
+        with plugins.needed_by(str(directory), content["plugins"]):
             config = Gpt2Config.from_dict(moved_architecture(content["architecture"]))
             cls = FlowLM if content["model"] is None else model_class(content["model"])
     except ConfigError as error:

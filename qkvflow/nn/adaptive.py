@@ -18,7 +18,8 @@ from haliax import NamedArray
 from jax import Array, lax
 
 from qkvflow.config import ConfigError, Gpt2Config
-from qkvflow.config.variants import INTEGRATORS, Integrator, not_positive
+from qkvflow.config.strict import Positive, PositiveInt
+from qkvflow.config.variants import INTEGRATORS, Integrator
 from qkvflow.nn.context import Context
 from qkvflow.nn.time_embed import Time, layer_times
 from qkvflow.nn.weights import resolve
@@ -29,15 +30,12 @@ from qkvflow.nn.weights import resolve
 class Adaptive(Integrator):
     """Tsit5 with proportional-integral step control."""
 
-    rtol: float = 1e-3
+    rtol: Positive = 1e-3
     """Relative tolerance."""
-    atol: float = 1e-4
+    atol: Positive = 1e-4
     """Absolute tolerance."""
-    max_steps: int = 256
+    max_steps: PositiveInt = 256
     """Steps after which it gives up."""
-
-    def problems(self) -> list[str]:
-        return not_positive(self, "rtol", "atol", "max_steps")
 
     @property
     def has_grid(self) -> bool:

@@ -23,7 +23,8 @@ from haliax import Axis, NamedArray
 from jax import Array
 
 from qkvflow.config import Gpt2Config
-from qkvflow.config.variants import PARTS, Part, not_positive
+from qkvflow.config.strict import Positive, PositiveInt
+from qkvflow.config.variants import PARTS, Part
 from qkvflow.nn.context import PLAIN, Context
 from qkvflow.nn.linear import Linear
 from qkvflow.nn.mlp import ACTIVATION
@@ -152,29 +153,25 @@ def _delta_bias(settings: "SsmPart", Heads: Axis, *, key: Array) -> NamedArray:
 class SsmPart(Part):
     """A selective state-space part and its shape."""
 
-    state_size: int = 64
+    state_size: PositiveInt = 64
     """Size N of the state of each channel."""
-    expand: int = 2
+    expand: PositiveInt = 2
     """Inner width over the width of the model."""
-    head_size: int | None = None
+    head_size: PositiveInt | None = None
     """Channels that share one decay rate and step size. None: 64, or less where that does not fit."""
-    conv_width: int = 4
+    conv_width: PositiveInt = 4
     """Width of the short causal convolution."""
-    chunk_size: int = 128
+    chunk_size: PositiveInt = 128
     """Positions that the chunked scan handles in one matrix product."""
-    delta_min: float = 1e-3
+    delta_min: Positive = 1e-3
     """Smallest step size delta at the start."""
-    delta_max: float = 1e-1
+    delta_max: Positive = 1e-1
     """Largest step size delta at the start."""
 
     def problems(self) -> list[str]:
-        counts = ("state_size", "expand", "conv_width", "chunk_size", "delta_min", "delta_max")
-        problems = not_positive(self, *counts)
-        if self.head_size is not None:
-            problems += not_positive(self, "head_size")
-        if self.delta_max < self.delta_min:
-            problems.append(f"delta_max {self.delta_max} is below delta_min {self.delta_min}.")
-        return problems
+        if self.delta_max >= self.delta_min:
+            return []
+        return [f"delta_max {self.delta_max} is below delta_min {self.delta_min}."]
 
     def misfits(self, config: Gpt2Config) -> list[str]:
         inner = self.inner(config)

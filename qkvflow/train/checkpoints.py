@@ -7,12 +7,14 @@
     DIR/checkpoints/best                                 a link to the one with the lowest valid loss
 
 A checkpoint is written beside its place and renamed into it, so it is there whole or not at all; and
-it is read only if every file has the sha256 that `training.json` says. safetensors rather than
-orbax: benchmarks/checkpoints.py has the reasons in numbers.
+it is read only if every file has the sha256 that `training.json` says. A thread writes a copy of the
+state while training goes on. safetensors rather than orbax: benchmarks/checkpoints.py has the reasons
+in numbers.
 """
 
 import os
 import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -59,8 +61,13 @@ class Progress:
     best: Best | None
 
 
+def on_host(state: State) -> State:
+    """A copy in the host's memory, which the next step cannot overwrite."""
+    return jax.tree.map(lambda array: np.array(array, copy=True), state)
+
+
 class CheckpointStore:
-    """The checkpoints of a run."""
+    """The checkpoints of a run. A write that fails is kept as a sentence; training goes on."""
 
     def __init__(
         self, out: Path, run: RunConfig, model: LanguageModel, tokenizer: Tokenizer, data_digest: str
@@ -70,6 +77,36 @@ class CheckpointStore:
         self._model = model
         self._tokenizer = tokenizer
         self._data_digest = data_digest
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._pending: Future[None] | None = None
+        self._where = ""
+
+    def save(self, state: State, progress: Progress) -> str | None:
+        """Copy the state and write it; returns what was wrong with the write before, if anything.
+
+        A write that is still going on is waited for, so that at most one copy is held.
+        """
+        problem = self.wait()
+        self._where = f"the checkpoint after step {progress.step}"
+        self._pending = self._thread.submit(self.write, on_host(state), progress)
+        return problem
+
+    def wait(self) -> str | None:
+        """Wait for the write that is going on; returns what was wrong with it, if anything."""
+        pending, self._pending = self._pending, None
+        error = None if pending is None else pending.exception()
+        if error is None:
+            return None
+        if not isinstance(error, OSError):
+            raise error
+        return (
+            f"{self._where} could not be written: {error.strerror or error}. Those before it are "
+            f"whole. Free some space on the disk of {self.directory}."
+        )
+
+    def close(self) -> None:
+        """End the thread, after the write that is going on."""
+        self._thread.shutdown()
 
     def write(self, state: State, progress: Progress) -> None:
         """Write a checkpoint of a state on the host, then forget those that are not kept."""

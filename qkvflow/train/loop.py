@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,14 @@ from qkvflow.data import TokenDataset
 from qkvflow.files import FileError, building
 from qkvflow.lock import locked
 from qkvflow.memory import memory_limit
-from qkvflow.models import count_parameters
 from qkvflow.plugins import check_named
-from qkvflow.train.checkpoints import Best, CheckpointStore, Progress
+from qkvflow.train.checkpoints import Best, CheckpointStore, Progress, on_host
 from qkvflow.train.evaluation import Evaluation, evaluate
 from qkvflow.train.metrics import MetricsFile, Sink, make_trackers, read_metrics
 from qkvflow.train.program import Program
-from qkvflow.train.recorder import Recorder
+from qkvflow.train.recorder import Recorder, about_process
 from qkvflow.train.resume import find_saved, is_finished, open_data
 from qkvflow.train.run_files import write_models
-from qkvflow.train.saver import Saver, on_host
 from qkvflow.train.start import starting_arrays
 from qkvflow.train.step import LIMIT, Report
 
@@ -74,6 +72,7 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
         trackers = make_trackers(run, out)
         model = program.learner.model
         store = CheckpointStore(out, run, model, data.tokenizer, data.digest)
+        stack.callback(store.close)
         progress = Progress(0, 0.0, None)
         if saved:
             progress, state = store.read(saved.path, saved.record, program.shapes)
@@ -84,12 +83,11 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
         before = read_metrics(out / "metrics.jsonl")
         recorder = Recorder(run, model, [metrics, *trackers, *sinks], progress, before)
         stack.callback(recorder.close)
-        recorder.start(progress, count_parameters(model).total)
+        recorder.write("start", progress, **about_process(model))
         for problem in saved.problems if saved else ():
-            recorder.note(progress.step, progress.seconds, f"{problem} An older checkpoint is taken.")
-        saver = stack.enter_context(Saver(store))
+            recorder.write("note", progress, text=f"{problem} An older checkpoint is taken.")
         stop = stack.enter_context(stop_when_asked())
-        training = Training(run, out, data, program, saver, recorder, progress, stop)
+        training = Training(run, out, data, program, store, recorder, stop, progress)
         try:
             return training.run_all()
         except eqx.EquinoxRuntimeError as error:  # of an integrator that gave up
@@ -123,132 +121,133 @@ def begin_files(out: Path, run: RunConfig, progress: Progress) -> MetricsFile:
         ) from error
 
 
+@dataclass
 class Training:
     """A run under way."""
 
-    def __init__(
-        self,
-        run: RunConfig,
-        out: Path,
-        data: TokenDataset,
-        program: Program,
-        saver: Saver,
-        recorder: Recorder,
-        progress: Progress,
-        stop: threading.Event,
-    ):
-        self._run = run
-        self._out = out
-        self._data = data
-        self._program = program
-        self._saver = saver
-        self._recorder = recorder
-        self._step, self._seconds, self._best = progress.step, progress.seconds, progress.best
-        self._failing = False
-        self._stop = stop
+    run: RunConfig
+    out: Path
+    data: TokenDataset
+    program: Program
+    store: CheckpointStore
+    recorder: Recorder
+    stop: threading.Event
+    progress: Progress
+    """Where the run stands."""
+    failing: bool = False
+    """Whether the last step was not applied."""
 
     def run_all(self) -> Outcome:
-        """Take the steps that are left; save, look and export when it is time."""
-        run = self._run
-        if self._step < run.steps:
-            check_memory(self._program.state_bytes, "The model with its optimizer", "a smaller model")
-            memory_bytes = self._program.memory_bytes
-            check_memory(
-                memory_bytes,
-                "A step",
-                "a smaller batch_size, a larger accumulate, architecture.remat full or a smaller model",
-            )
-            self._recorder.compiled(self._step, self._seconds, memory_bytes)
-        if self._step == 0:
+        """Take the steps that are left; evaluate, save and export when it is time."""
+        run = self.run
+        if self.progress.step < run.steps:
+            self._compile()
+        if self.progress.step == 0:
             self._look()
-        while self._step < run.steps and not self._stop.is_set():
-            self._advance(min(_next(self._step, run.eval_every), _next(self._step, run.save_every)))
-            better = self._step % run.eval_every == 0 and self._look()
-            if (better or self._step % run.save_every == 0) and not self._failing:
+        while (step := self.progress.step) < run.steps and not self.stop.is_set():
+            self._advance(min(_next(step, run.eval_every), _next(step, run.save_every), run.steps))
+            better = self._is_time(run.eval_every) and self._look()
+            if (better or self._is_time(run.save_every)) and not self.failing:
                 self._save()
-        finished = self._step == run.steps
+        finished = self.progress.step == run.steps
         if finished:
-            self._recorder.final(self._step, self._seconds, self._evaluations(self._run.final_tokens))
+            self.recorder.evaluated("final", self.progress, self._evaluations(run.final_tokens))
         self._save()
-        problem = self._saver.wait()
+        problem = self.store.wait()
         if problem:
-            raise FileError(f"The run stopped after step {self._step}: {problem}")
+            raise FileError(f"The run stopped after step {self.progress.step}: {problem}")
         if finished:
             self._export()
-        return Outcome(self._out, self._step, finished, self._stop.is_set())
+        return Outcome(self.out, self.progress.step, finished, self.stop.is_set())
+
+    def _compile(self) -> None:
+        """Compile the step, unless it does not fit into memory."""
+        check_memory(self.program.state_bytes, "The model with its optimizer", "a smaller model")
+        memory_bytes = self.program.memory_bytes
+        check_memory(
+            memory_bytes,
+            "A step",
+            "a smaller batch_size, a larger accumulate, architecture.remat full or a smaller model",
+        )
+        self.recorder.write("compiled", self.progress, memory_bytes=memory_bytes)
+
+    def _is_time(self, interval: int) -> bool:
+        return self.progress.step % interval == 0
 
     def _advance(self, until: int) -> None:
         """Take steps; each report is looked at when the next step is already under way."""
-        self._begun, self._before = time.perf_counter(), self._seconds
-        under_way: Report | None = None
-        while self._step < min(until, self._run.steps) and not self._stop.is_set():
-            report = self._program.step(self._step)
+        begun = time.perf_counter() - self.progress.seconds
+        step, under_way = self.progress.step, None
+        while step < until and not self.stop.is_set():
+            report = self.program.step(step)
             if under_way is not None:
-                self._finish(self._step, under_way)
-            self._step += 1
-            under_way = report
+                self._finish(step, begun, under_way)
+            step, under_way = step + 1, report
         if under_way is not None:
-            self._finish(self._step, under_way)
+            self._finish(step, begun, under_way)
 
-    def _finish(self, step: int, report: Report) -> None:
+    def _finish(self, step: int, begun: float, report: Report) -> None:
         report = jax.device_get(report)
-        self._seconds = self._before + time.perf_counter() - self._begun
-        self._recorder.step(step, self._seconds, report)
+        self.progress = replace(self.progress, step=step, seconds=time.perf_counter() - begun)
+        self.recorder.step(self.progress, report)
         failures = np.atleast_1d(report.failures)
-        self._failing = bool(failures.any())
-        for i, seed in enumerate(self._run.all_seeds):
+        self.failing = bool(failures.any())
+        for i, seed in enumerate(self.run.all_seeds):
             if failures[i]:
                 loss, norm = (np.atleast_1d(x)[i] for x in (report.loss, report.gradient_norm))
                 what = f"loss {loss} and gradient norm {norm} at step {step}, seed {seed}"
-                self._recorder.note(step, self._seconds, f"Step {step} was not applied: {what}.")
+                self._note(f"Step {step} was not applied: {what}.")
                 if failures[i] >= LIMIT:
                     raise TrainingError(self._advice(what))
+
+    def _note(self, text: str) -> None:
+        """A sentence that somebody should read."""
+        self.recorder.write("note", self.progress, text=text)
 
     def _advice(self, what: str) -> str:
         return (
             f"Training stopped: {what}, as in the {LIMIT - 1} steps before it. None of them was "
             "applied. Begin again in another directory, with a smaller optimizer.learning_rate, a "
             "longer optimizer.warmup, a smaller optimizer.clip, or architecture.compute_dtype float32. "
-            f"The last good checkpoint is in {self._out / 'checkpoints'}."
+            f"The last good checkpoint is in {self.out / 'checkpoints'}."
         )
 
     def _look(self) -> bool:
         """Evaluate on the valid split; whether the mean over seeds is the best so far."""
-        evaluations = self._evaluations(self._run.eval_tokens)
-        self._recorder.valid(self._step, self._seconds, evaluations)
+        evaluations = self._evaluations(self.run.eval_tokens)
+        self.recorder.evaluated("valid", self.progress, evaluations)
         loss = float(np.mean([evaluation.loss for evaluation in evaluations]))
-        lowest = math.inf if self._best is None else self._best.loss
-        if self._step == 0 or not loss < lowest:
+        best, step = self.progress.best, self.progress.step
+        if step == 0 or not loss < (math.inf if best is None else best.loss):
             return False
-        self._best = Best(loss, self._step)
+        self.progress = replace(self.progress, best=Best(loss, step))
         return True
 
     def _evaluations(self, tokens: int | None) -> list[Evaluation]:
-        run = self._run
+        run = self.run
         return [
             evaluate(
-                self._program.model(i),
-                self._data["valid"],
+                self.program.model(i),
+                self.data["valid"],
                 length=run.length,
                 batch_size=run.batch_size // run.accumulate,
                 tokens=tokens,
-                put=self._program.placement.batch,
+                put=self.program.placement.batch,
             )
             for i in range(run.seeds)
         ]
 
     def _save(self) -> None:
-        progress = Progress(self._step, self._seconds, self._best)
-        problem = self._saver.save(self._program.state, progress)
+        problem = self.store.save(self.program.state, self.progress)
         if problem:
-            self._recorder.note(self._step, self._seconds, problem)
+            self._note(problem)
 
     def _export(self) -> None:
-        final, model = self._out / "final", self._program.learner.model
+        final, model = self.out / "final", self.program.learner.model
         try:
             with building(final) as directory:
-                parameters = on_host(self._program.state).parameters
-                write_models(directory, self._run, model, self._data.tokenizer, parameters)
+                parameters = on_host(self.program.state).parameters
+                write_models(directory, self.run, model, self.data.tokenizer, parameters)
         except OSError as error:
             raise FileError(
                 f"The trained model could not be written to {final}: {error.strerror or error}. Free "

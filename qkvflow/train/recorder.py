@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
 
 from qkvflow import __version__
 from qkvflow.config import RunConfig
-from qkvflow.models import LanguageModel
+from qkvflow.models import LanguageModel, count_parameters
 from qkvflow.train.checkpoints import Progress
 from qkvflow.train.depths import run_flops
 from qkvflow.train.evaluation import Evaluation
@@ -33,77 +33,65 @@ class Recorder:
         self._thresholds = Thresholds(before)
         self._step_tokens = run.batch_size * run.length
         self._step_flops = _flops(model, run)
-        self._last = progress.step, progress.seconds
+        self._last = progress
+        self._seeds: list[Record] = [{}]  # what tells the records of several seeds apart
+        if run.seeds > 1:
+            self._seeds = [{"seed": seed} for seed in run.all_seeds]
 
-    def start(self, progress: Progress, parameters: int) -> None:
-        """A process begins, or goes on after a checkpoint."""
-        place = self._place("start", progress.step, progress.seconds)
-        devices = ", ".join(sorted({device.device_kind for device in jax.local_devices()}))
-        versions = {"version": __version__, "jax": jax.__version__}
-        count = jax.local_device_count()
-        self._emit({**place, **versions, "devices": f"{count} x {devices}", "parameters": parameters})
-
-    def compiled(self, step: int, seconds: float, memory_bytes: int | None) -> None:
-        """The step is compiled; what it needs is known."""
-        self._emit({**self._place("compiled", step, seconds), "memory_bytes": memory_bytes})
-
-    def step(self, step: int, seconds: float, report: Report) -> None:
-        """A step was finished; every few steps it becomes a record."""
-        losses = np.atleast_1d(report.loss)
+    def write(self, kind: str, at: Progress, **values: Any) -> None:
+        """Hand a record of this kind to every sink."""
+        flops = None if self._step_flops is None else at.step * self._step_flops
+        tokens = at.step * self._step_tokens
+        place = {"kind": kind, "step": at.step, "seconds": at.seconds, "tokens": tokens, "flops": flops}
         for sink in self._sinks:
-            sink.tick(step, float(losses.mean()))
-        if step % self._run.log_every and step != self._run.steps:
+            sink.write(place | values)
+
+    def step(self, at: Progress, report: Report) -> None:
+        """A step was finished; every few steps it becomes a record."""
+        loss = float(np.mean(report.loss))
+        for sink in self._sinks:
+            sink.tick(at.step, loss)
+        if at.step % self._run.log_every and at.step != self._run.steps:
             return
-        speed = self._speed(step, seconds)
-        for i in range(self._run.seeds):
+        speed = self._speed(at)
+        for i, seed in enumerate(self._seeds):
             values = {name: np.atleast_1d(value)[i].item() for name, value in report._asdict().items()}
             del values["failures"]
-            self._write("train", step, seconds, i, {**values, "tokens_per_second": speed})
+            self.write("train", at, **seed, **values, tokens_per_second=speed)
 
-    def _speed(self, step: int, seconds: float) -> float | None:
+    def _speed(self, at: Progress) -> float | None:
         """Tokens a second of all seeds together, since the last record."""
-        last, self._last = self._last, (step, seconds)
-        if seconds <= last[1]:
+        last, self._last = self._last, at
+        if at.seconds <= last.seconds:
             return None
-        return self._run.seeds * self._step_tokens * (step - last[0]) / (seconds - last[1])
+        steps = self._run.seeds * (at.step - last.step)
+        return steps * self._step_tokens / (at.seconds - last.seconds)
 
-    def valid(self, step: int, seconds: float, evaluations: Sequence[Evaluation]) -> None:
-        """A look at the valid split, and the losses that were reached for the first time."""
-        for i, evaluation in enumerate(evaluations):
-            self._write("valid", step, seconds, i, _values(evaluation))
-            for loss in self._thresholds.newly_reached(evaluation.loss, self._seed(i)):
-                self._write("reached", step, seconds, i, {"loss": loss})
-
-    def final(self, step: int, seconds: float, evaluations: Sequence[Evaluation]) -> None:
-        """The loss on the valid split at the end."""
-        for i, evaluation in enumerate(evaluations):
-            self._write("final", step, seconds, i, _values(evaluation))
-
-    def note(self, step: int, seconds: float, text: str) -> None:
-        """A sentence that somebody should read."""
-        self._emit({**self._place("note", step, seconds), "text": text})
-
-    def _write(self, kind: str, step: int, seconds: float, i: int, values: dict[str, Any]) -> None:
-        seed = {} if self._run.seeds == 1 else {"seed": self._seed(i)}
-        self._emit({**self._place(kind, step, seconds), **seed, **values})
-
-    def _place(self, kind: str, step: int, seconds: float) -> Record:
-        flops = None if self._step_flops is None else step * self._step_flops
-        tokens = step * self._step_tokens
-        return {"kind": kind, "step": step, "seconds": seconds, "tokens": tokens, "flops": flops}
-
-    def _seed(self, i: int) -> int | None:
-        """What tells the records of several seeds apart; None where there is one."""
-        return None if self._run.seeds == 1 else self._run.all_seeds[i]
-
-    def _emit(self, record: Record) -> None:
-        for sink in self._sinks:
-            sink.write(record)
+    def evaluated(
+        self, kind: Literal["valid", "final"], at: Progress, evaluations: Sequence[Evaluation]
+    ) -> None:
+        """An evaluation of every seed; in training also the losses that it is the first to reach."""
+        for seed, evaluation in zip(self._seeds, evaluations):
+            self.write(kind, at, **seed, **_values(evaluation))
+            if kind == "valid":
+                for loss in self._thresholds.newly_reached(evaluation.loss, seed.get("seed")):
+                    self.write("reached", at, **seed, loss=loss)
 
     def close(self) -> None:
         """Close every sink."""
         for sink in self._sinks:
             sink.close()
+
+
+def about_process(model: LanguageModel) -> Record:
+    """What the record of a start says: versions, devices, parameters."""
+    kinds = ", ".join(sorted({device.device_kind for device in jax.local_devices()}))
+    return {
+        "version": __version__,
+        "jax": jax.__version__,
+        "devices": f"{jax.local_device_count()} x {kinds}",
+        "parameters": count_parameters(model).total,
+    }
 
 
 def _values(evaluation: Evaluation) -> dict[str, Any]:

@@ -11,13 +11,21 @@ from qkvflow import plugins
 from qkvflow.config import ConfigError, RunConfig
 from qkvflow.config.history import moved_run
 from qkvflow.config.yaml_files import recorded_run
-from qkvflow.data import TokenDataset, Tokenizer
+from qkvflow.data import (
+    TokenDataset,
+    Tokenizer,
+    default_cache_dir,
+    eval_windows,
+    load_corpus,
+    make_tokenizer,
+    prepare,
+    windows_per_epoch,
+)
 from qkvflow.files import FileError
 from qkvflow.models import build_model
 from qkvflow.models.paths import Arrays, arrays_of
-from qkvflow.models.storage import plugins_of, shape_problems
+from qkvflow.models.storage import read_about, shape_problems
 from qkvflow.train.checkpoints import newest_good
-from qkvflow.train.run_data import open_corpus, open_tokens
 from qkvflow.train.run_files import model_directories, read_tokenizer
 from qkvflow.train.start import starting_tokenizer
 
@@ -70,7 +78,7 @@ def is_finished(out: Path, run: RunConfig) -> bool:
     first = model_directories(out / "final", there)[0]
     tokenizer = read_tokenizer(first)
     check_same_run(out / "final", there, run, tokenizer.vocab_size)
-    plugins.check_same(str(out / "final"), plugins_of(first))
+    plugins.check_same(str(out / "final"), read_about(first)["plugins"])
     return True
 
 
@@ -106,14 +114,19 @@ def open_data(run: RunConfig, saved: Saved | None = None) -> TokenDataset:
     """The tokens of a run; of one that goes on or has a start, with the tokenizer it began with.
 
     Raises:
-        DataError: the text cannot be used.
+        DataError: the text cannot be used, is too short, or there is no such tokenizer.
         FileError: it has changed since the run began.
     """
-    corpus = open_corpus(run)
+    corpus = load_corpus(run.data, limit=run.documents)
     if saved is not None and corpus.digest != saved.record["data_digest"]:
         raise FileError(
             f"The data {run.data} has changed since this run began: its digest was "
             f"{saved.record['data_digest'][:12]} and is {corpus.digest[:12]}. Restore the text, or "
             "begin again in another directory with --out."
         )
-    return open_tokens(run, corpus, saved.tokenizer if saved else starting_tokenizer(run))
+    begun = saved.tokenizer if saved else starting_tokenizer(run)
+    tokenizer = begun or make_tokenizer(run.tokenizer, corpus, run.bpe_size)
+    dataset = prepare(corpus, tokenizer, default_cache_dir())
+    windows_per_epoch(len(dataset["train"].ids), run.length)  # refuses a text without a window
+    next(eval_windows(dataset["valid"].ids, run.length, run.batch_size))
+    return dataset

@@ -10,21 +10,20 @@ import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from qkvflow import plugins
 from qkvflow.config import RunConfig
 from qkvflow.data import Tokenizer, tokenizer_from_dict
-from qkvflow.files import FileError
+from qkvflow.files import FileError, file_sha256, read_json
 from qkvflow.models import LanguageModel
 from qkvflow.models.paths import Arrays
 from qkvflow.models.storage import (
     ARRAYS,
     CONFIG,
-    names_of_texts,
-    plugins_of,
+    TOKENIZER,
+    read_about,
     read_model,
-    read_text_file,
     write_model,
 )
 
@@ -45,22 +44,25 @@ def load_model(path: str | os.PathLike[str]) -> LanguageModel:
 
 def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     """The tokenizer of a trained model, from where `qkvflow.load` finds the model."""
-    return _read_newest(Path(path).expanduser(), _read_tokenizer)
+    found = find_tokenizer(path)
+    if found is None:
+        raise FileError(f"{path} holds a model without a {TOKENIZER}.")
+    return found
 
 
 def find_tokenizer(path: str | os.PathLike[str]) -> Tokenizer | None:
     """The tokenizer of a model; None where it was saved without one, as an imported one may be."""
-
-    def read(directory: Path) -> Tokenizer | None:
-        return _read_tokenizer(directory) if "tokenizer" in names_of_texts(directory) else None
-
-    return _read_newest(Path(path).expanduser(), read)
+    return _read_newest(Path(path).expanduser(), _read_tokenizer)
 
 
-def _read_tokenizer(directory: Path) -> Tokenizer:
-    content = json.loads(read_text_file(directory, "tokenizer"))
-    with plugins.needed_by(str(directory), plugins_of(directory)):
-        return tokenizer_from_dict(content)
+def _read_tokenizer(directory: Path) -> Tokenizer | None:
+    about, file = read_about(directory), directory / TOKENIZER
+    if TOKENIZER not in about["files"]:
+        return None
+    if not file.is_file() or file_sha256(file) != about["files"][TOKENIZER]:
+        raise FileError(f"{file} is missing, or was changed after it was written.")
+    with plugins.needed_by(str(directory), about["plugins"]):
+        return tokenizer_from_dict(read_json(file))
 
 
 def _read_newest(path: Path, read: Callable[[Path], _Read]) -> _Read:
@@ -102,11 +104,11 @@ def write_models(
     directory: Path, run: RunConfig, model: LanguageModel, tokenizer: Tokenizer, parameters: Arrays
 ) -> None:
     """Write the model of every seed, and its tokenizer."""
-    text: dict[str, Any] = {"tokenizer": json.dumps(tokenizer.to_dict())}
+    text = json.dumps(tokenizer.to_dict())
     for i, target in enumerate(model_directories(directory, run)):
         target.mkdir(exist_ok=True)
         own = {name: array[i] for name, array in parameters.items()} if run.seeds > 1 else parameters
-        write_model(target, model, own, **text)
+        write_model(target, model, own, text)
 
 
 def model_directories(directory: Path, run: RunConfig) -> list[Path]:

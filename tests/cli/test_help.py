@@ -61,8 +61,9 @@ def classes():
 
 @pytest.mark.parametrize("cls", classes(), ids=lambda c: f"{c.__module__}.{c.__name__}")
 def test_every_text_stands_alone(cls):
-    texts = texts_of(cls)
-    assert not [field.name for field in dataclasses.fields(cls) if not texts[field.name]]
+    found = texts_of(cls)
+    texts = {field.name: found[field.name] for field in dataclasses.fields(cls)}
+    assert not [name for name, text in texts.items() if not text]
     leaning = {
         name: text
         for name, text in texts.items()

@@ -230,17 +230,17 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 class Fill:
     def tick(self, step, loss):
         if step == 3:  # the checkpoint after step 2 is being written or there; later ones do not fit
-            saver[0].wait()
+            store[0].wait()
             resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
     def write(self, record): pass
     def close(self): pass
 from qkvflow.train import loop
-saver = []
-class Watched(loop.Saver):
-    def __init__(self, store):
-        super().__init__(store)
-        saver.append(self)
-loop.Saver = Watched
+store = []
+class Watched(loop.CheckpointStore):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        store.append(self)
+loop.CheckpointStore = Watched
 try:
     train(run, out, [Fill()])
 except FileError as error:

@@ -10,7 +10,7 @@ from haliax import Axis
 from jax import Array
 
 from qkvflow.config import Gpt2Config
-from qkvflow.config.variants import ADAPTERS, Adapter, not_positive
+from qkvflow.config.variants import ADAPTERS, Adapter
 from qkvflow.nn.families.per_layer import PerLayer
 from qkvflow.nn.linear import Linear, product_operations, size_of
 from qkvflow.nn.parameters import Table, adapter_parameters
@@ -59,26 +59,10 @@ class Adapted(Weight):
         return eqx.tree_at(lambda m: m.weight, base, hax.named(weight, base.weight.axes))
 
 
-def adapter_problems(adapter: Adapter) -> list[str]:
-    """What cannot be in the settings that adapters have in common."""
-    empty = [] if adapter.maps else ["maps is empty; expected at least one name of a linear map."]
-    return not_positive(adapter, "rank", "alpha") + empty
-
-
 @ADAPTERS.register("lora")
 @dataclass(frozen=True)
 class Lora(Adapter):
     """Factors of their own in every layer; the second one is zero at the start."""
-
-    rank: int = 8
-    """Rank of the factors."""
-    alpha: float = 16.0
-    """The product of the factors counts alpha / rank times."""
-    maps: tuple[str, ...] = ("*.*",)
-    """Linear maps that it goes around: attention.qkv, mlp.*, lm_head. *.* stands for all of a layer."""
-
-    def problems(self) -> list[str]:
-        return adapter_problems(self)
 
     def around(self, curve: Weight, config: Gpt2Config, *, key: Array) -> Adapted:
         return self._factors(curve, config.knots, key)

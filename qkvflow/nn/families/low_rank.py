@@ -10,7 +10,8 @@ from haliax import Axis
 from jax import Array
 
 from qkvflow.config import Gpt2Config
-from qkvflow.config.variants import FAMILIES, Family, not_positive
+from qkvflow.config.strict import PositiveInt
+from qkvflow.config.variants import FAMILIES, Family
 from qkvflow.nn.families.shared import Shared
 from qkvflow.nn.linear import Linear, product_operations, size_of
 from qkvflow.nn.norm import Norm
@@ -89,11 +90,8 @@ class LowRank(Weight):
 class LowRankFamily(Family):
     """One set of base weights with low-rank parts; norms are shared."""
 
-    rank: int = 8
+    rank: PositiveInt = 8
     """Rank of what depends on depth."""
-
-    def problems(self) -> list[str]:
-        return not_positive(self, "rank")
 
     def layer(self, make: MakeLayer, config: Gpt2Config, *, key: Array) -> Any:
         k_layer, k_ranks = jax.random.split(key)
