@@ -98,7 +98,7 @@ def result_table(results: Results, baselines: Mapping[str, float], title: str) -
 def run(options: Options) -> int:
     """Print the two tables, with progress between them; write results and report."""
     console = Console()
-    plan = make_plan(options)
+    plan = make_plan(options).checked()
     console.print(to_terminal(models_table()))
     experiment = run_experiment(plan, options.out, console)
     results = experiment.results

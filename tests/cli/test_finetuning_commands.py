@@ -111,7 +111,7 @@ def test_a_model_without_a_tokenizer_is_imported_and_exported_and_said_to_have_n
 
 def test_a_tokenizer_that_is_too_large_is_refused(tmp_path, capsys):
     write_gpt2(tmp_path / "gpt2", vocab_size=260)
-    tokenizer = BPETokenizer.train(["weights are curves over depth " * 20], 280)
+    tokenizer = BPETokenizer.fit(["weights are curves over depth " * 20], 280)
     (tmp_path / "gpt2" / "tokenizer.json").write_text(tokenizer.json_text)
     assert main(["import", "--gpt2", str(tmp_path / "gpt2"), "--out", str(tmp_path / "out")]) == 2
     assert "The tokenizer is of another model" in capsys.readouterr().err
