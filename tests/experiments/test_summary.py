@@ -149,8 +149,8 @@ def test_only_contrasts_are_corrected_for_and_other_pairs_are_shown_apart():
     losses = {"standard": 2.3, "gated": 2.2, "third": 2.25}
     arms = {name: {"model": "standard"} for name in losses}
     records = [
-        made_up_record(name, seed, loss + 0.01 * (seed * len(name) % 4))
-        for name, loss in losses.items()
+        made_up_record(name, seed, loss + 0.01 * seed ** (1 + i / 2))
+        for i, (name, loss) in enumerate(losses.items())
         for seed in range(5)
     ]
     fields = tiny_fields("x", arms=arms, seeds=5)
