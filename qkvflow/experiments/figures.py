@@ -1,5 +1,6 @@
 """The figures of an experiment, as a paper would print them; error bars show their points."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -78,9 +79,11 @@ def draw_efficiency(summary: Summaries, directory: Path) -> None:
     """`efficiency_with_error`: loss over parameters, with a line through what is Pareto-optimal."""
     with figure(both(directory, "efficiency_with_error"), 6.4, 4.0) as axes:
         best = [summary[arm] for arm in pareto_optimal(summary)]
-        ends = [row.costs.parameters for row in best], [row.loss.mean for row in best]
         line: Any = {"where": "post", "color": "0.6", "linewidth": 1.0, "zorder": 1}
-        axes.step(*ends, **line, label="Pareto-optimal")
+        line["label"] = "Pareto-optimal"
+        for _, rows in itertools.groupby(best, key=lambda row: row.text):
+            axes.step(*zip(*((row.costs.parameters, row.loss.mean) for row in rows)), **line)
+            line.pop("label", None)
         for i, (arm, row) in enumerate(summary.items()):
             style, size = appearance(i), row.costs.parameters
             axes.scatter([size] * len(row.seeds), row.loss.values, **_SEED, color=style["color"])
@@ -216,7 +219,7 @@ def draw_forest(tests: Sequence[Comparison], reference: str | None, directory: P
     They are those of all arms to the reference; without one, all of the tests.
     """
     if reference is None:
-        rows = [(f"{test.first} - {test.second}", *_towards(test, test.second)[1:]) for test in tests]
+        rows = [(f"{test.first}\n- {test.second}", *_towards(test, test.second)[1:]) for test in tests]
     else:
         ours = [test for test in tests if reference in (test.first, test.second)]
         rows = [_towards(test, reference) for test in ours]
@@ -228,7 +231,8 @@ def draw_forest(tests: Sequence[Comparison], reference: str | None, directory: P
             axes.scatter(points, [i] * len(points), **_SEED, color="#1b1b1b")
             error = [[difference - low], [high - difference]]
             axes.errorbar(difference, i, xerr=error, fmt="s", color="#1b1b1b", capsize=3, markersize=5)
-        axes.set_yticks(range(len(rows)), [row[0] for row in rows])
+        size = 9 if reference else 7  # a pair takes two lines
+        axes.set_yticks(range(len(rows)), [row[0] for row in rows], fontsize=size)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(axis="y", visible=False)
         what = "difference of valid losses" if reference is None else f"valid loss minus {reference}'s"

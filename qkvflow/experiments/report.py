@@ -52,7 +52,7 @@ def _exploratory(plan: Plan, tests: Sequence[Comparison]) -> list[Item]:
         return []
     table = tables.differences(plan, shown)
     if len(shown) < len(tests):
-        left = f" These are the pairs with {plan.reference}; significance_tests.json has {len(tests)}."
+        left = f" These are the pairs with {plan.reference}, of {len(tests)} in all."
         table = dataclasses.replace(table, note=table.note + left)
     return [table]
 

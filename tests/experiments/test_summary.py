@@ -8,6 +8,7 @@ import pytest
 from qkvflow import statistics
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.summary import (
+    exploratory_tests,
     losses_by_arm,
     pareto_optimal,
     significance_tests,
@@ -142,3 +143,31 @@ def test_when_a_baseline_was_passed():
     found = steps_below(records, {"high": 2.8, "middle": 2.6, "low": 2.1, "none": 1.0})
     assert found["a"] == {"high": 50, "middle": 75, "low": None, "none": None}
     assert found["b"] == {"high": 50, "middle": 50, "low": 100, "none": None}
+
+
+def test_only_contrasts_are_corrected_for_and_other_pairs_are_shown_apart():
+    losses = {"standard": 2.3, "gated": 2.2, "third": 2.25}
+    arms = {name: {"model": "standard"} for name in losses}
+    records = [
+        made_up_record(name, seed, loss + 0.01 * seed ** (1 + i / 2))
+        for i, (name, loss) in enumerate(losses.items())
+        for seed in range(5)
+    ]
+    fields = tiny_fields("x", arms=arms, seeds=5)
+    everything = Plan.of(fields)
+    plan = Plan.of({**fields, "contrasts": [["third", "gated"]]})
+    (contrast,) = significance_tests(plan, records)
+    assert (contrast.first, contrast.second, contrast.family) == ("third", "gated", 1)
+    assert contrast.p_holm == contrast.found.test.p_value
+    others = exploratory_tests(plan, records)
+    assert [(test.first, test.second) for test in others] == [
+        ("standard", "gated"),
+        ("standard", "third"),
+    ]
+    assert all(test.p_holm == test.found.test.p_value for test in others)
+    assert [test.to_json()["exploratory"] for test in others] == [True, True]
+    assert "exploratory" not in contrast.to_json()
+    assert exploratory_tests(everything, records) == []
+    assert {test.family for test in significance_tests(everything, records)} == {3}
+    none = Plan.of({**fields, "contrasts": []})
+    assert significance_tests(none, records) == [] and len(exploratory_tests(none, records)) == 3
