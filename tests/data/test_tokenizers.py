@@ -14,7 +14,7 @@ from qkvflow.data import (
     ByteTokenizer,
     CharTokenizer,
     DataError,
-    bits_per_byte,
+    TokenSplit,
     load_corpus,
     make_tokenizer,
     tokenizer_from_dict,
@@ -155,5 +155,5 @@ def test_wrong_choices_are_refused(tmp_path):
 
 
 def test_bits_per_byte():
-    assert bits_per_byte(math.log(2), tokens=8, bytes=1) == pytest.approx(8)
-    assert bits_per_byte(1.0, tokens=100, bytes=400) == pytest.approx(0.25 / math.log(2))
+    assert TokenSplit(np.zeros(8), bytes=1).bits_per_byte(math.log(2)) == pytest.approx(8)
+    assert TokenSplit(np.zeros(100), bytes=400).bits_per_byte(1.0) == pytest.approx(0.25 / math.log(2))
