@@ -36,12 +36,12 @@ class Sample:
             return np.full(self.values.shape[1:], np.nan)
         return np.apply_along_axis(_half_width, 0, self.values)
 
-    def in_words(self, form: str) -> str:
-        """The mean of one number over windows and its interval."""
-        count, mean = len(self.values), float(self.mean)
+    def in_words(self, entry: int, form: str) -> str:
+        """The mean of an entry over windows and its interval."""
+        count, mean = len(self.values), self.mean[entry]
         if count < 2:
             return f"{mean:{form}} (one window)"
-        return f"{mean:{form}} +- {float(self.half_width):.3f} ({count} windows, 95%)"
+        return f"{mean:{form}} +- {self.half_width[entry]:.3f} ({count} windows, 95%)"
 
 
 def _half_width(values: np.ndarray) -> float:

@@ -57,12 +57,11 @@ def sensitivity_rows(
         advance: is told of every row that is done.
     """
     chosen = jnp.asarray(directions(x.shape[1], probes, seed))
-    rows = []
+    squares = []
     for position in positions:
-        squares = np.asarray(_squares(flow, x, jnp.asarray(position), chosen), np.float64)
-        rows.append(_estimate(squares, x.shape[1]))
+        squares.append(np.asarray(_squares(flow, x, jnp.asarray(position), chosen), np.float64))
         advance(1)
-    return Sensitivity(np.stack([row[0] for row in rows]), np.stack([row[1] for row in rows]))
+    return _estimate(np.stack(squares, axis=1), x.shape[1])
 
 
 @eqx.filter_jit
@@ -77,8 +76,8 @@ def _squares(flow: Flow, x: Array, position: Array, chosen: Array) -> Array:
     return lax.map(of_direction, chosen, batch_size=AT_ONCE)
 
 
-def _estimate(squares: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """The root of the mean square, and its standard error by the delta method.
+def _estimate(squares: np.ndarray, width: int) -> Sensitivity:
+    """The root of the mean of squares [p, rows, T], and its standard error by the delta method.
 
     Directions are drawn without repetition, hence the correction for a finite population, which makes
     the error of all of them zero.
@@ -87,4 +86,5 @@ def _estimate(squares: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
     values = np.sqrt(squares.mean(axis=0))
     left_out = max(0.0, 1.0 - probes / width)
     error = squares.std(axis=0, ddof=1) * np.sqrt(left_out / probes) if left_out else 0.0 * values
-    return values, np.divide(error, 2 * values, out=np.zeros_like(values), where=values > 0)
+    errors = np.divide(error, 2 * values, out=np.zeros_like(values), where=values > 0)
+    return Sensitivity(values, errors)

@@ -31,7 +31,6 @@ from qkvflow.data.markov import MarkovLanguage as MarkovLanguage
 from qkvflow.data.ngram import NGramModel as NGramModel
 from qkvflow.data.prepare import TokenDataset as TokenDataset
 from qkvflow.data.prepare import TokenSplit as TokenSplit
-from qkvflow.data.prepare import bits_per_byte as bits_per_byte
 from qkvflow.data.prepare import open_dataset as open_dataset
 from qkvflow.data.prepare import prepare as prepare
 from qkvflow.data.tokenizer import TOKENIZERS as TOKENIZERS

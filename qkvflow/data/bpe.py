@@ -1,7 +1,6 @@
 """Byte-pair encoding through the `tokenizers` package, and any tokenizer by its name or path."""
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,8 +22,7 @@ class BPETokenizer(Tokenizer):
     """Any tokenizer of the `tokenizers` package, held as the text of its tokenizer.json.
 
     BPETokenizer.fit(corpus.chunks("train"), vocab_size=8192)
-    BPETokenizer.from_file("tokenizer.json")
-    BPETokenizer.from_gpt2("vocab.json", "merges.txt")
+    read_tokenizer_files(Path("gpt2"))
     """
 
     kind: ClassVar[str] = "bpe"
@@ -44,26 +42,7 @@ class BPETokenizer(Tokenizer):
             show_progress=False,
         )
         tokenizer.train_from_iterator(pieces(chunks), trainer)
-        return cls._parse(tokenizer.to_str(), "a new tokenizer")
-
-    @classmethod
-    def from_file(cls, path: str | os.PathLike[str]) -> "BPETokenizer":
-        """A `tokenizer.json` as the `tokenizers` and `transformers` packages write it."""
-        return cls._parse(_read(Path(path)), str(path))
-
-    @classmethod
-    def from_gpt2(cls, vocab: str | os.PathLike[str], merges: str | os.PathLike[str]) -> "BPETokenizer":
-        """GPT-2's own files, `vocab.json` and `merges.txt`."""
-        lines = _read(Path(merges)).splitlines()
-        pairs = [tuple(line.split()) for line in lines if line and not line.startswith("#version")]
-        try:
-            tokenizer = _byte_level(json.loads(_read(Path(vocab))), pairs)
-        except Exception as error:  # tokenizers raises plain Exception
-            raise DataError(
-                f"{vocab} and {merges} are no GPT-2 tokenizer: {error}. Expected a JSON object "
-                f"from token to id and a file with one merge a line."
-            ) from error
-        return cls._parse(tokenizer.to_str(), "a new tokenizer")
+        return cls.parse(tokenizer.to_str(), "a new tokenizer")
 
     @cached_property
     def vocab_size(self) -> int:
@@ -85,7 +64,7 @@ class BPETokenizer(Tokenizer):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "BPETokenizer":
-        return cls._parse(json.dumps(data["tokenizer"]), "the saved data")
+        return cls.parse(json.dumps(data["tokenizer"]), "the saved data")
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -94,7 +73,7 @@ class BPETokenizer(Tokenizer):
         return Backend.from_str(self.json_text)
 
     @classmethod
-    def _parse(cls, text: str, source: str) -> "BPETokenizer":
+    def parse(cls, text: str, source: str) -> "BPETokenizer":
         """Check the text of a tokenizer.json and bring it into one form, so that equal is equal."""
         try:
             tokenizer = cls(json.dumps(json.loads(text), ensure_ascii=False))
@@ -119,6 +98,19 @@ def _byte_level(vocab: dict[str, int] | None = None, merges: list[Any] | None = 
     return tokenizer
 
 
+def _gpt2(vocab: Path, merges: Path) -> Any:
+    """Of GPT-2's own files."""
+    lines = _read(merges).splitlines()
+    pairs = [tuple(line.split()) for line in lines if line and not line.startswith("#version")]
+    try:
+        return _byte_level(json.loads(_read(vocab)), pairs)
+    except Exception as error:  # tokenizers raises plain Exception
+        raise DataError(
+            f"{vocab} and {merges} are no GPT-2 tokenizer: {error}. Expected a JSON object "
+            f"from token to id and a file with one merge a line."
+        ) from error
+
+
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
@@ -140,13 +132,16 @@ def make_tokenizer(spec: str, corpus: Corpus, vocab_size: int = 8192) -> Tokeniz
 
 
 def read_tokenizer_files(path: Path) -> BPETokenizer:
-    """The tokenizer of a tokenizer.json, or of a directory that holds one or GPT-2's files."""
-    if path.is_file():
-        return BPETokenizer.from_file(path)
-    if (path / "tokenizer.json").is_file():
-        return BPETokenizer.from_file(path / "tokenizer.json")
-    if (path / "vocab.json").is_file():
-        return BPETokenizer.from_gpt2(path / "vocab.json", path / "merges.txt")
+    """The tokenizer of a tokenizer.json, or of a directory that holds one or GPT-2's files.
+
+    A tokenizer.json is what the `tokenizers` and `transformers` packages write.
+    """
+    whole = path if path.is_file() else path / "tokenizer.json"
+    if whole.is_file():
+        return BPETokenizer.parse(_read(whole), str(whole))
+    vocab, merges = path / "vocab.json", path / "merges.txt"
+    if vocab.is_file():
+        return BPETokenizer.parse(_gpt2(vocab, merges).to_str(), "a new tokenizer")
     raise DataError(
         f"There is no tokenizer {str(path)!r}. Expected one of {', '.join(TOKENIZERS)}, a "
         f"tokenizer.json, or a directory with one or with vocab.json and merges.txt."

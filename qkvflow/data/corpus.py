@@ -147,20 +147,16 @@ def _check_split(
         if len(symbols) < 2:
             symbols.update(chunk)
         advance(len(data))
+    if not characters and split == "train":
+        raise DataError(f"The corpus {name} is empty. Give a file or directory with some text in it.")
     if not characters:
-        raise DataError(_empty(name, split))
+        raise DataError(
+            f"The {split} split of {name} is empty. Give a longer text, or a directory with the files "
+            f"train.txt, valid.txt and test.txt."
+        )
     if split == "train" and len(symbols) == 1:
         raise DataError(
             f"The train split of {name} holds the single symbol {symbols.pop()!r}, "
             f"{characters} times. There is nothing to learn from it; give a text with at least two."
         )
     return SplitText(tuple(documents), size, characters, digest.hexdigest())
-
-
-def _empty(name: str, split: str) -> str:
-    if split == "train":
-        return f"The corpus {name} is empty. Give a file or directory with some text in it."
-    return (
-        f"The {split} split of {name} is empty. Give a longer text, or a directory with the files "
-        f"train.txt, valid.txt and test.txt."
-    )

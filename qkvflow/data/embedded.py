@@ -35,7 +35,7 @@ def embedded_corpus(options: str, reading: Reading) -> Corpus:
     digest says which one it was.
     """
     refuse_options("embedded", options)
-    documents = _cap(_clean(_raw_documents()))
+    documents = _clean(_raw_documents())
     version = ".".join(map(str, sys.version_info[:3]))
     source = f"pydoc_data and the standard library of Python {version}"
     return make_corpus("embedded", source, split_by_name(documents), "by document 90/5/5")
@@ -70,10 +70,14 @@ def _topics() -> Iterator[tuple[str, str]]:
 
 def _clean(documents: Iterable[tuple[str, str]]) -> Iterator[TextDocument]:
     seen: set[str] = set()
+    total = 0
     for name, text in documents:
-        paragraphs = [part for part in _paragraphs(text) if _is_new(part, seen)]
-        if paragraphs:
-            yield TextDocument(name, "\n\n".join(paragraphs) + "\n")
+        if paragraphs := [part for part in _paragraphs(text) if _is_new(part, seen)]:
+            document = TextDocument(name, "\n\n".join(paragraphs) + "\n")
+            total += len(document.text)
+            if total > SIZE_CAP:
+                return
+            yield document
 
 
 def _paragraphs(text: str) -> Iterator[str]:
@@ -88,12 +92,3 @@ def _is_new(paragraph: str, seen: set[str]) -> bool:
     new = len(key) <= _LONG or key not in seen
     seen.add(key)
     return new
-
-
-def _cap(documents: Iterable[TextDocument]) -> Iterator[TextDocument]:
-    total = 0
-    for document in documents:
-        total += len(document.text)
-        if total > SIZE_CAP:
-            return
-        yield document

@@ -48,19 +48,16 @@ class MarkovLanguage:
     """Length of train; valid and test have a tenth of it each."""
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.order < 1:
-            problems.append(f"order is {self.order}, expected at least 1")
-        if not 2 <= self.symbols <= 26:
-            problems.append(f"symbols is {self.symbols}, expected 2 to 26")
-        elif self.order >= 1 and self.symbols**self.order > MAX_STATES:
+        checks = (
+            (self.order >= 1, f"order is {self.order}, expected at least 1"),
+            (2 <= self.symbols <= 26, f"symbols is {self.symbols}, expected 2 to 26"),
+            (0 <= self.sharpness <= 10, f"sharpness is {self.sharpness}, expected 0 to 10"),
+            (self.seed >= 0, f"seed is {self.seed}, expected a non-negative integer"),
+            (self.characters >= 10, f"characters is {self.characters}, expected at least 10"),
+        )
+        problems = [problem for holds, problem in checks if not holds]
+        if checks[0][0] and checks[1][0] and self.symbols**self.order > MAX_STATES:
             problems.append(f"symbols**order is above {MAX_STATES}, take a smaller order")
-        if not 0 <= self.sharpness <= 10:
-            problems.append(f"sharpness is {self.sharpness}, expected 0 to 10")
-        if self.seed < 0:
-            problems.append(f"seed is {self.seed}, expected a non-negative integer")
-        if self.characters < 10:
-            problems.append(f"characters is {self.characters}, expected at least 10")
         if problems:
             raise DataError(f"The Markov language cannot be made: {'; '.join(problems)}.")
 
@@ -85,11 +82,16 @@ class MarkovLanguage:
 
     def sample(self, length: int, stream: int) -> str:
         """`length` symbols from the stationary chain; each `stream` is another text."""
-        draws = _uniform((self.seed, 1 + stream), length + 1)
+        first, *draws = _uniform((self.seed, 1 + stream), length + 1).tolist()
         table = np.cumsum(self.transition, axis=1)
         table[:, -1] = 1.0
-        first = int(np.searchsorted(np.cumsum(self.stationary), draws[0]))
-        return _walk(table, min(first, len(table) - 1), draws[1:])
+        state = min(int(np.searchsorted(np.cumsum(self.stationary), first)), len(table) - 1)
+        rows, text = table.tolist(), []
+        for draw in draws:
+            symbol = bisect_left(rows[state], draw)
+            text.append(string.ascii_lowercase[symbol])
+            state = (state * self.symbols + symbol) % len(rows)
+        return "".join(text)
 
 
 @CORPORA.register("markov")
@@ -127,18 +129,6 @@ def _uniform(seed: tuple[int, int], count: int) -> npt.NDArray[np.float64]:
     bits = np.random.PCG64(np.random.SeedSequence(seed)).random_raw(count)
     # 52 bits: with 53 the half would be rounded away at the upper end and yield 1.
     return np.asarray(((bits >> np.uint64(12)) + 0.5) * 2.0**-52, np.float64)
-
-
-def _walk(table: npt.NDArray[np.float64], state: int, draws: npt.NDArray[np.float64]) -> str:
-    """Follow the cumulative `table` from `state`, one draw a step."""
-    states, symbols = table.shape
-    letters = string.ascii_lowercase
-    rows, text = table.tolist(), []
-    for draw in draws.tolist():
-        symbol = bisect_left(rows[state], draw)
-        text.append(letters[symbol])
-        state = (state * symbols + symbol) % states
-    return "".join(text)
 
 
 def _parse(options: str) -> dict[str, Any]:

@@ -40,8 +40,12 @@ class TokenSplit:
     """Of the text in UTF-8, which makes bits per byte computable for every tokenizer."""
 
     def bits_per_byte(self, nats_per_token: float) -> float:
-        """Bits per byte of text at a mean loss of `nats_per_token` on this split."""
-        return bits_per_byte(nats_per_token, len(self.ids), self.bytes)
+        """nats/token * tokens/byte / ln 2: the one loss that tokenizers can be compared by.
+
+        >>> round(TokenSplit(np.zeros(10), bytes=10).bits_per_byte(math.log(256)), 6)
+        8.0
+        """
+        return nats_per_token * len(self.ids) / self.bytes / math.log(2)
 
 
 @dataclass(frozen=True)
@@ -63,15 +67,6 @@ class TokenDataset:
 
     def __getitem__(self, split: str) -> TokenSplit:
         return of_split(self.splits, split)
-
-
-def bits_per_byte(nats_per_token: float, tokens: int, bytes: int) -> float:
-    """nats/token * tokens/byte / ln 2: the one loss that tokenizers can be compared by.
-
-    >>> round(bits_per_byte(math.log(256), tokens=10, bytes=10), 6)
-    8.0
-    """
-    return nats_per_token * tokens / bytes / math.log(2)
 
 
 def prepare(corpus: Corpus, tokenizer: Tokenizer, cache_dir: str | os.PathLike[str]) -> TokenDataset:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -141,10 +142,7 @@ class CharTokenizer(Tokenizer):
 
     @classmethod
     def fit(cls, chunks: Iterable[str], vocab_size: int | None = None) -> "CharTokenizer":
-        seen: set[str] = set()
-        for chunk in chunks:
-            seen.update(chunk)
-        return cls("".join(sorted(seen)))
+        return cls("".join(sorted(set(chain.from_iterable(chunks)))))
 
     @property
     def vocab_size(self) -> int:

@@ -67,10 +67,8 @@ class Lyapunov(Analysis):
             x = start(subject.model, ids)
             found = sequence_exponents(flow, x, count=count, refine=subject.refine)
             row = sensitivity_rows(flow, x, [len(ids) - 1], probes=subject.probes).values[0]
-            return {
-                "exponents": np.asarray(found.values, np.float64),
-                "sensitivity_by_distance": row[::-1],
-            }
+            exponents = np.asarray(found.values, np.float64)
+            return {"exponents": exponents, "sensitivity_by_distance": row[::-1]}
 
         return Study(arrays, numbers).with_corpus(subject.windows, of_window)
 
@@ -91,17 +89,15 @@ class Lyapunov(Analysis):
             ),
         ]
         if sample := study.sample("exponents"):
-            largest = Sample(sample.values[:, 0]).in_words("+.3f")
-            lines.append(("largest exponent, corpus", largest))
+            lines.append(("largest exponent, corpus", sample.in_words(0, "+.3f")))
         return lines
 
     def text(self, study: Study, tokenizer: Tokenizer) -> list[str]:
         """The text, coloured by sensitivity and by exponents."""
-        several = len(study.arrays["rows"]) > 1
         how = (
             "Point at a token, or choose it with the Tab key, to see what that output position "
             "depends on; a click keeps it."
-            if several
+            if len(study.arrays["rows"]) > 1
             else "The text is long, so that this was computed for one output position."
         )
         reading = (

@@ -72,14 +72,8 @@ def _draw(study: Study, drawn: Figure) -> str:
 
 def _heat(axes: Axes, times: np.ndarray, values: np.ndarray, centre: float, reach: float) -> Any:
     order = np.argsort(values[-1] - values[0], kind="stable")
-    image = axes.imshow(
-        values[:, order].T,
-        aspect="auto",
-        cmap="PuOr",
-        vmin=centre - reach,
-        vmax=centre + reach,
-        interpolation="nearest",
-    )
+    look: dict[str, Any] = {"aspect": "auto", "cmap": "PuOr", "interpolation": "nearest"}
+    image = axes.imshow(values[:, order].T, vmin=centre - reach, vmax=centre + reach, **look)
     step = max(1, len(times) // 8)
     axes.set_xticks(range(0, len(times), step), [f"{t:.2g}" for t in times[::step]], fontsize=7)
     axes.set_yticks([])

@@ -7,7 +7,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from qkvflow.analysis.corpus import Sample
 from qkvflow.analysis.figures import COOL, DARK, band, depth_axis, interval, picture
 from qkvflow.analysis.flow import depths, flow_of, start, states
 from qkvflow.analysis.study import ANALYSES, Analysis, Line, Study, Subject
@@ -61,7 +60,7 @@ class Trajectory(Analysis):
             ("predictions settle at depth, mean", f"{study.numbers['settled_mean']:.2f}"),
         ]
         if sample := study.sample("loss"):
-            lines.append(("loss at depth 1, corpus", Sample(sample.values[:, -1]).in_words(".3f")))
+            lines.append(("loss at depth 1, corpus", sample.in_words(-1, ".3f")))
         return lines
 
     def text(self, study: Study, tokenizer: Tokenizer) -> list[str]:
