@@ -19,6 +19,15 @@ class FileError(ValueError):
 
 
 @contextmanager
+def file_errors(what: str, remedy: str = "") -> Iterator[None]:
+    """Make what the system refuses a sentence: what cannot be done, why, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError(f"{what}: {error.strerror or error}.{remedy and ' '}{remedy}") from error
+
+
+@contextmanager
 def building(final: Path) -> Iterator[Path]:
     """Yield a new directory beside `final`; rename it to `final` on success, remove it on failure.
 
@@ -83,7 +92,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Write a file that is there whole or not at all."""
     # Not the process's number: processes on several machines may share a directory.
     temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.part")
-    try:
+    with file_errors(f"{path} cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as file:
@@ -93,16 +102,12 @@ def write_bytes(path: Path, content: bytes) -> None:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise FileError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
 def read_bytes(path: Path, sha256: str) -> bytes:
     """The content of a file, if it is the one that has this digest."""
-    try:
+    with file_errors(f"{path} cannot be read"):
         content = path.read_bytes()
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror or error}.") from error
     if hashlib.sha256(content).hexdigest() != sha256:
         raise FileError(f"{path} was changed or cut short after it was written: its sha256 differs.")
     return content
@@ -120,10 +125,10 @@ def write_json(path: Path, content: Any) -> None:
 
 def read_json(path: Path) -> Any:
     """Read a JSON file, or say why it cannot be read."""
+    with file_errors(f"{path} cannot be read"):
+        content = path.read_bytes()
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror or error}.") from error
+        return json.loads(content)
     except ValueError as error:
         raise FileError(f"{path} is not JSON: {error}. Remove it and run again.") from error
 

@@ -1,6 +1,6 @@
 """Generation with caches: each new token costs one step, not a pass over the whole text."""
 
-from functools import partial
+from collections.abc import Callable
 
 import equinox as eqx
 import haliax as hax
@@ -49,7 +49,8 @@ def generate(
     if max_new_tokens == 0:
         return ids
     key = jax.random.key(0) if key is None else key
-    new = _continue(model, rows, key, max_new_tokens, temperature, top_k, top_p)
+    choose = eqx.Partial(choose_token, temperature=temperature, top_k=top_k, top_p=top_p)
+    new = _continue(model, rows, key, max_new_tokens, choose)
     whole = jnp.concatenate([rows, new], axis=1)
     Position = Axis("position", whole.shape[1])
     return hax.named(whole.reshape(*ids.array.shape[:-1], -1), (*ids.axes[:-1], Position))
@@ -57,17 +58,10 @@ def generate(
 
 @eqx.filter_jit
 def _continue(
-    model: LanguageModel,
-    prompt: Array,
-    key: Array,
-    count: int,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
+    model: LanguageModel, prompt: Array, key: Array, count: int, choose: Callable[..., Array]
 ) -> Array:
     """New tokens [batch, count]: the prompt in one pass, then a scan with one token a step."""
     batch, length = prompt.shape
-    choose = partial(choose_token, temperature=temperature, top_k=top_k, top_p=top_p)
     layers, caches = model.layers(), model.empty_caches(batch, length + count - 1)
     logits, caches = model.extend(layers, prompt, caches, 0)
     keys = jax.random.split(key, count)

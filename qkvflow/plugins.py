@@ -19,11 +19,10 @@ import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
 
-from qkvflow.files import FileError
+from qkvflow.files import FileError, file_errors
 
 GROUP = "qkvflow.plugins"
 """Group of entry points of installed packages."""
@@ -34,13 +33,12 @@ OPTION = "--plugin"
 class _Plugin:
     path: Path
     sha256: str
-    undo: list[Callable[[], object]] = field(default_factory=list)
-    """Takes back what it has registered, one call each."""
 
 
 _loaded: dict[str, _Plugin] = {}
 """By the name of the file, or of the entry point."""
-_executing: list[_Plugin] = []
+_executing: list[list[Callable[[], object]]] = []
+"""For each of those that are being executed: what takes back what it has registered, one call each."""
 
 
 def digests() -> dict[str, str]:
@@ -56,7 +54,7 @@ def files() -> list[Path]:
 def note(registered_in: str, undo: Callable[[], object]) -> None:
     """Told by registries: a module has registered a variant, and how to take it back."""
     if _executing and not registered_in.startswith("qkvflow."):
-        _executing[-1].undo.append(undo)
+        _executing[-1].append(undo)
 
 
 def load_plugins(paths: Iterable[str | os.PathLike[str]]) -> None:
@@ -84,26 +82,17 @@ def load_installed() -> None:
         _loaded[entry.name] = _Plugin(path, _digest_of_package(path))
 
 
-def without_plugins(arguments: Iterable[str]) -> list[str]:
-    """Load what `--plugin FILE` or `--plugin=FILE` name among arguments; returns all others."""
-    rest, given = list[str](), iter(arguments)
-    for argument in given:
-        name, equals, value = argument.partition("=")
-        if name != OPTION:
-            rest.append(argument)
-            continue
-        path = value if equals else next(given, "")
-        if not path:
-            raise FileError(f"{OPTION} needs a file: name a Python file after it.")
-        load_plugins([path])
-    return rest
+def check_loaded(what: str, names: Iterable[str]) -> None:
+    """Refuse what names plugins that are not loaded: runs and records are tables, and execute nothing.
 
-
-def check_named(names: Iterable[str]) -> None:
-    """Refuse a run whose plugins are not loaded: a run is a table, and executes nothing itself."""
+    Args:
+        what: begins the sentence, such as the path of a checkpoint.
+    """
     missing = [name for name in names if Path(name).name not in _loaded]
     if missing:
-        raise FileError(_not_loaded("This run", missing))
+        options = " ".join(f"{OPTION} {name}" for name in missing)
+        needed = ", ".join(missing)
+        raise FileError(f"{what} needs {needed}, which is not loaded: name the file with {options}.")
 
 
 def check_same(what: str, recorded: Mapping[str, str]) -> None:
@@ -113,9 +102,7 @@ def check_same(what: str, recorded: Mapping[str, str]) -> None:
         what: begins the sentence, such as the path of a checkpoint.
         recorded: its plugins, as `digests` gave them when it was written.
     """
-    missing = [name for name in recorded if name not in _loaded]
-    if missing:
-        raise FileError(_not_loaded(what, missing))
+    check_loaded(what, recorded)
     if changes := _changes(recorded):
         raise FileError(
             f"{what} was begun with another plugin: {changes}. Restore the file, or begin again in "
@@ -135,10 +122,11 @@ def needed_by(what: str, recorded: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        missing = [name for name in recorded if name not in _loaded]
-        if not missing:
-            raise
-        raise FileError(f"{_not_loaded(what, missing)} Without it: {error}") from error
+        try:
+            check_loaded(what, recorded)
+        except FileError as missing:
+            raise FileError(f"{missing} Without it: {error}") from error
+        raise
 
 
 def _changes(recorded: Mapping[str, str]) -> str:
@@ -149,64 +137,51 @@ def _changes(recorded: Mapping[str, str]) -> str:
     )
 
 
-def _not_loaded(what: str, missing: list[str]) -> str:
-    options = " ".join(f"{OPTION} {name}" for name in missing)
-    return f"{what} needs {', '.join(missing)}, which is not loaded: name the file with {options}."
-
-
 def _load_file(path: Path) -> None:
-    try:
+    with file_errors(f"The plugin {path} cannot be read"):
         source = path.read_bytes()
-    except OSError as error:
-        raise FileError(f"The plugin {path} cannot be read: {error.strerror or error}.") from error
-    plugin = _Plugin(path, hashlib.sha256(source).hexdigest())
-    there = _loaded.get(path.name)
+    sha256, there = hashlib.sha256(source).hexdigest(), _loaded.get(path.name)
     if there is None:
-        _execute(plugin, _compiled(path, source))
-    elif there.sha256 != plugin.sha256:
+        _execute(path, source)
+        _loaded[path.name] = _Plugin(path, sha256)
+    elif there.sha256 != sha256:
         raise FileError(
             f"The plugin {path} has another content than {there.path}, which is loaded under its name: "
             "give one of them another name or, where the file was changed, start anew."
         )
 
 
-def _compiled(path: Path, source: bytes) -> CodeType:
-    try:
-        return compile(source, str(path), "exec")
-    except SyntaxError as error:
-        raise FileError(f"The plugin {path} is no Python: line {error.lineno}: {error.msg}.") from error
-    except ValueError as error:
-        raise FileError(f"The plugin {path} is no Python: {error}.") from error
-
-
-def _execute(plugin: _Plugin, code: CodeType) -> None:
+def _execute(path: Path, source: bytes) -> None:
     """Run a file as a module of its own, from the bytes that the digest is of."""
-    module = types.ModuleType(f"qkvflow_plugin_{plugin.path.stem}")
-    module.__file__ = str(plugin.path)
+    module = types.ModuleType(f"qkvflow_plugin_{path.stem}")
+    module.__file__ = str(path)
     sys.modules[module.__name__] = module  # where dataclasses look for the types of their fields
     try:
-        with _attributed(f"The plugin {plugin.path}", plugin.path, plugin):
+        code = compile(source, str(path), "exec")
+        with _attributed(f"The plugin {path}", path) as registered:
             exec(code, module.__dict__)
-        if not plugin.undo:
+        if not registered:
             raise FileError(
-                f"The plugin {plugin.path} registers nothing. Expected a line such as "
+                f"The plugin {path} registers nothing. Expected a line such as "
                 '@CORPORA.register("my_corpus") above a function; docs/extending.md has examples.'
             )
-    except FileError:
+    except (SyntaxError, ValueError) as error:
         del sys.modules[module.__name__]
-        raise
-    _loaded[plugin.path.name] = plugin
+        if isinstance(error, FileError):
+            raise
+        line = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else error
+        raise FileError(f"The plugin {path} is no Python: {line}.") from error
 
 
 @contextmanager
-def _attributed(what: str, path: Path, plugin: _Plugin | None = None) -> Iterator[None]:
-    """Whatever goes wrong inside is a sentence with the line of the user's file."""
-    plugin = plugin or _Plugin(path, "")
-    _executing.append(plugin)
+def _attributed(what: str, path: Path) -> Iterator[list[Callable[[], object]]]:
+    """Whatever goes wrong inside is a sentence with the line of the user's file, and is taken back."""
+    registered: list[Callable[[], object]] = []
+    _executing.append(registered)
     try:
-        yield
+        yield registered
     except (Exception, SystemExit) as error:
-        for undo in plugin.undo:
+        for undo in registered:
             undo()
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(path)]

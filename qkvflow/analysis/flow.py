@@ -46,7 +46,7 @@ def flow_of(model: LanguageModel, t: Time | None = None) -> Flow:
     Raises:
         ConfigError: the integrator is adaptive and has no grid.
     """
-    plan = model.plan(checked_time(t, model.config))
+    plan = model.plan(checked_time(t, model.integrator))
     blocks = [_stacked(model.transformer.blocks, plan.times[:, j]) for j in range(plan.stages)]
     return Flow((blocks, jnp.asarray(plan.sizes)), plan.tableau)
 
@@ -56,7 +56,7 @@ _stacked = eqx.filter_jit(resolve)
 
 def depths(model: LanguageModel, t: Time | None = None) -> np.ndarray:
     """Where the states of a forward pass lie: 0 and the end of every layer."""
-    ends = np.asarray(model.plan(checked_time(t, model.config)).ends, np.float64)
+    ends = np.asarray(model.plan(checked_time(t, model.integrator)).ends, np.float64)
     return np.concatenate([[0.0], ends])
 
 

@@ -11,7 +11,7 @@ corpus, with intervals.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import tyro
@@ -24,6 +24,7 @@ from qkvflow.analysis import ANALYSES, Study, Subject, draw_windows
 from qkvflow.analysis.flow import in_float32
 from qkvflow.analysis.present import obstacle, present
 from qkvflow.config import ConfigError
+from qkvflow.config.strict import Bound, Config, Count, NotNegativeInt
 from qkvflow.data import Tokenizer, default_cache_dir, load_corpus, prepare
 from qkvflow.models import LanguageModel
 from qkvflow.nn.time_embed import layer_times
@@ -34,8 +35,10 @@ LONGEST_WINDOW = 128
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Config):
     """Options of `qkvflow analyze`."""
+
+    refusal = "The analysis cannot be made:"
 
     what: tyro.conf.Positional[str]
     """The analysis: lyapunov, trajectory, spectra, modulation, one of a plugin, or all that apply."""
@@ -49,23 +52,23 @@ class Options:
     """Token whose last state is asked what it depends on; negative numbers count from the end."""
     data: str | None = None
     """Corpus (embedded, wikitext-2, ...) or path to text to sample windows from; None: no sample."""
-    documents: int | None = 10_000
+    documents: Count | None = 10_000
     """Documents that are streamed of hf:OWNER/NAME, as many as in training; None takes all."""
     split: Literal["train", "valid", "test"] = "valid"
     """Split of the corpus."""
-    windows: int = 16
+    windows: Count = 16
     """Windows of the corpus, drawn at random without overlap."""
     length: int | None = None
     """Tokens of a window; None is the model's longest sequence, at most 128."""
-    times: int | None = None
+    times: Count | None = None
     """Number of evenly spaced depths at which weights are analysed; None: one per layer."""
     circuits: tuple[Literal["qk", "ov", "mlp", "ssm"], ...] = ()
     """Circuits whose spectra are wanted; all that the model has where none is named."""
-    exponents: int = 8
+    exponents: Count = 8
     """Number of leading Lyapunov exponents of the sequence."""
-    refine: int = 8
+    refine: NotNegativeInt = 8
     """Passes that refine the Lyapunov exponents; the table says by how much the last changed them."""
-    probes: int = 64
+    probes: Annotated[int, Bound("at least 2", 2)] = 64
     """Random directions that estimate the sensitivity; as many as the model is wide are exact."""
     seed: int = 0
     """Random seed of the sample of windows."""
@@ -117,9 +120,11 @@ def subject_of(options: Options, model: LanguageModel, tokenizer: Tokenizer) -> 
     longest = model.config.max_position_embeddings
     ids = np.asarray(tokenizer.encode(TEXT if options.text is None else options.text), np.int32)
     ids = ids[:longest] if options.text is None else ids
-    problems = _text_problems(options, len(ids), longest) + _number_problems(options, longest)
+    problems = _text_problems(options, len(ids), longest)
+    if options.length is not None and not 2 <= options.length <= longest:
+        problems.append(f"length is {options.length}; expected 2 to {longest}, the model's window.")
     if problems:
-        raise ConfigError("The analysis cannot be made:", problems)
+        raise ConfigError(options.refusal, problems)
     return Subject(
         model=model,
         times=layer_times(options.times or model.config.num_layers).astype(np.float64),
@@ -148,18 +153,6 @@ def _text_problems(options: Options, length: int, longest: int) -> list[str]:
             f"{length - 1}, or {-length} to -1 to count from the end."
         ]
     return []
-
-
-def _number_problems(options: Options, longest: int) -> list[str]:
-    least = {"windows": 1, "times": 1, "exponents": 1, "refine": 0, "probes": 2, "documents": 1}
-    problems = [
-        f"{name} is {value}; expected at least {low}."
-        for name, low in least.items()
-        if (value := getattr(options, name)) is not None and value < low
-    ]
-    if options.length is not None and not 2 <= options.length <= longest:
-        problems.append(f"length is {options.length}; expected 2 to {longest}, the model's window.")
-    return problems
 
 
 def _windows(options: Options, tokenizer: Tokenizer, length: int) -> np.ndarray | None:

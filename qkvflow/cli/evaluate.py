@@ -8,13 +8,13 @@ the train split of the same text, in the same tokens.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from qkvflow.config import ConfigError
+from qkvflow.config.strict import Bound, Config, Count
 from qkvflow.data import NGramModel, TokenDataset, default_cache_dir, load_corpus, prepare
 from qkvflow.models import unroll
 from qkvflow.progress import progress
@@ -23,37 +23,31 @@ from qkvflow.train.evaluation import count_windows
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Config):
     """Options of `qkvflow evaluate`."""
+
+    refusal = "The evaluation cannot be made:"
 
     checkpoint: Path
     """Directory of a run, of a checkpoint, or of an exported model."""
     data: str = "embedded"
     """A corpus (embedded, wikitext-2, wikitext-103, markov, hf:OWNER/NAME) or a path to text."""
-    documents: int | None = 10_000
+    documents: Count | None = 10_000
     """Documents that are streamed of hf:OWNER/NAME, as many as in training; None takes all."""
     split: Literal["train", "valid", "test"] = "valid"
     """Split of the text."""
     depth: int | None = None
     """Layers at which the weights are sampled; None is the model's own depth."""
-    batch_size: int = 8
+    batch_size: Count = 8
     """Windows that are computed at once."""
-    tokens: int | None = None
+    tokens: Count | None = None
     """Evenly spaced tokens of the split to evaluate on, which the table then says; None: all."""
-    ngrams: int = 0
+    ngrams: Annotated[int, Bound("0 to 6", 0, 7)] = 0
     """Highest order of the n-grams to compare with, 0 to 6."""
 
 
 def run(options: Options) -> None:
     """Print a table with the loss in nats per token and bits per byte."""
-    if not 0 <= options.ngrams <= 6 or options.batch_size < 1 or (options.tokens or 1) < 1:
-        raise ConfigError(
-            "The evaluation cannot be made:",
-            [
-                f"ngrams is {options.ngrams}, batch_size {options.batch_size}, tokens "
-                f"{options.tokens}; expected ngrams from 0 to 6, and the others at least 1."
-            ],
-        )
     model = load_model(options.checkpoint)
     tokenizer = read_tokenizer(options.checkpoint)
     corpus = load_corpus(options.data, limit=options.documents)

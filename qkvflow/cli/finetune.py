@@ -7,17 +7,14 @@ The tokenizer is the base's. OUT/final holds the whole model, which all other co
 only what was trained, where that is not all of it. Started again, it goes on where it stopped.
 """
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
-from qkvflow.cli.train import Display
+from qkvflow.cli.train import Display, stopped
 from qkvflow.finetune import FinetuneConfig, Finetuned, finetune
-from qkvflow.train import TrainingError
 
 
 @dataclass(frozen=True)
@@ -30,22 +27,11 @@ class Options:
     """Settings of the fine-tuning."""
 
 
-def run(options: Options) -> int:
+def run(options: Options) -> None:
     """Fine-tune with a progress bar; say what changed and where it is."""
     config = options.config
-    display = Display(config.method, config.steps, Console(stderr=True))
-    try:
-        found = finetune(config, options.out, [display])
-    except TrainingError as error:
-        print(error, file=sys.stderr)
-        return 3
-    finally:
-        display.close()
-    if not found.outcome.finished:
-        print(f"Stopped after step {found.outcome.step}; the same command goes on from there.")
-        return 0
-    print(summary(found, options.out))
-    return 0
+    found = finetune(config, options.out, [Display(config.method, config.steps)])
+    print(summary(found, options.out) if found.outcome.finished else stopped(found.outcome))
 
 
 def summary(found: Finetuned, out: Path) -> str:

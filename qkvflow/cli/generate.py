@@ -17,14 +17,17 @@ import numpy as np
 from rich.console import Console
 
 from qkvflow.config import ConfigError
+from qkvflow.config.strict import Config, Count
 from qkvflow.generate import generate
 from qkvflow.models import LanguageModel, unroll
 from qkvflow.train import load_model, read_tokenizer
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Config):
     """Options of `qkvflow generate`."""
+
+    refusal = "There is nothing to generate:"
 
     checkpoint: Path
     """Directory of a run, of a checkpoint, or of an exported model."""
@@ -32,7 +35,7 @@ class Options:
     """Text to continue."""
     depth: int | None = None
     """Layers at which the weights are sampled; None is the model's own depth."""
-    tokens: int = 200
+    tokens: Count = 200
     """Number of tokens to add."""
     temperature: float = 0.8
     """Sampling temperature: 0 takes the likeliest token, 1 samples as the model says."""
@@ -48,14 +51,8 @@ def run(options: Options) -> None:
     """Print the prompt and its continuation, as it comes."""
     model, tokenizer = load_model(options.checkpoint), read_tokenizer(options.checkpoint)
     prompt = np.asarray(tokenizer.encode(options.prompt), np.int32)
-    if not len(prompt) or options.tokens < 1:
-        raise ConfigError(
-            "There is nothing to generate:",
-            [
-                f"the prompt has {len(prompt)} tokens and tokens is {options.tokens}; "
-                "expected at least 1 each."
-            ],
-        )
+    if not len(prompt):
+        raise ConfigError(options.refusal, ["the prompt has 0 tokens; expected at least 1."])
     if options.depth is not None:
         model = unroll(model, options.depth)
     shown = ""

@@ -5,11 +5,12 @@ import keyword
 import sys
 
 from qkvflow import __version__
+from qkvflow.cli.options import split_option
 from qkvflow.config import ConfigError, nearest
 from qkvflow.data import DataError
 from qkvflow.files import FileError
 from qkvflow.memory import keep_freed_memory
-from qkvflow.plugins import load_installed, without_plugins
+from qkvflow.plugins import OPTION, load_installed, load_plugins
 
 COMMANDS = {
     "compare": "Train every named model for a few steps on a little text and show what differs.",
@@ -89,10 +90,12 @@ def _run(command: str, options: list[str]) -> int:
     import tyro  # late: `qkvflow --help` answers at once
 
     from qkvflow.cli import variants
+    from qkvflow.train import TrainingError
 
     try:
         load_installed()
-        options = without_plugins(options)  # first: the options may name what they register
+        files, options = split_option(options, OPTION)
+        load_plugins(files)  # first: the options may name what they register
         module = importlib.import_module(module_of(command))
         defaults = module.defaults(options) if hasattr(module, "defaults") else None
         chosen = tyro.cli(
@@ -107,6 +110,9 @@ def _run(command: str, options: list[str]) -> int:
     except (ConfigError, DataError, FileError) as error:
         print(error, file=sys.stderr)
         return 2
+    except TrainingError as error:
+        print(error, file=sys.stderr)
+        return 3
     except OSError as error:
         if error.filename is None:
             raise

@@ -7,7 +7,6 @@ A config file sets the defaults, options override it. OUT/final holds the traine
 OUT/metrics.jsonl the curve, OUT/checkpoints what is needed to go on. Ctrl-C saves and stops.
 """
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -16,8 +15,9 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from qkvflow.config import ConfigError, RunConfig, read_run
-from qkvflow.train import Sink, TrainingError, read_metrics, train
+from qkvflow.cli.options import split_option
+from qkvflow.config import RunConfig, read_run
+from qkvflow.train import Outcome, Sink, read_metrics, train
 from qkvflow.train.metrics import Record
 
 
@@ -35,26 +35,17 @@ class Options:
 
 def defaults(arguments: list[str]) -> Options:
     """What the options are where they are not given: as the config file has it, if one is named."""
-    path = _config_path(arguments)
+    named, _ = split_option(arguments, "--config")
+    path = Path(named[0]) if named else None
     run = RunConfig() if path is None else read_run(path)
     return Options(out=tyro.MISSING, run=run, config=path)
-
-
-def _config_path(arguments: list[str]) -> Path | None:
-    for i, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        if name == "--config":
-            if not equals and i + 1 == len(arguments):
-                raise ConfigError("--config needs a file:", ["name a YAML file after it."])
-            return Path(value if equals else arguments[i + 1])
-    return None
 
 
 class Display(Sink):
     """A progress bar on a terminal, and a line for every evaluation."""
 
-    def __init__(self, name: str, steps: int, console: Console):
-        self._console = console
+    def __init__(self, name: str, steps: int):
+        console = Console(stderr=True)
         self._speed = ""
         columns = (
             TextColumn("{task.description}"),
@@ -83,7 +74,7 @@ class Display(Sink):
     def _show_start(self, record: Record) -> None:
         place = f"on from step {record['step']}" if record["step"] else "from the start"
         size = f"{record['parameters']:,} parameters"
-        self._console.print(f"{size} on {record['devices']}, {place}", highlight=False)
+        self._bar.console.print(f"{size} on {record['devices']}, {place}", highlight=False)
         self._bar.update(self._task, completed=record["step"])
         self._bar.start()
 
@@ -103,22 +94,19 @@ def describe(record: Record) -> str:
     )
 
 
-def run(options: Options) -> int:
+def stopped(outcome: Outcome) -> str:
+    """What to say of a run that was asked to stop."""
+    return f"Stopped after step {outcome.step}; the same command goes on from there."
+
+
+def run(options: Options) -> None:
     """Train with a progress bar; say where the results are."""
-    console = Console(stderr=True)
-    display = Display(options.run.model, options.run.steps, console)
-    try:
-        outcome = train(options.run, options.out, [display])
-    except TrainingError as error:
-        print(error, file=sys.stderr)
-        return 3
-    finally:
-        display.close()
+    display = Display(options.run.model, options.run.steps)
+    outcome = train(options.run, options.out, [display])
     if not outcome.finished:
-        print(f"Stopped after step {outcome.step}; the same command goes on from there.")
-        return 0
+        print(stopped(outcome))
+        return
     for record in read_metrics(outcome.out / "metrics.jsonl"):
         if record["kind"] == "final":
             print(describe(record))
     print(f"The model is in {outcome.out / 'final'}, the curve in {outcome.out / 'metrics.jsonl'}.")
-    return 0

@@ -3,8 +3,8 @@
 from qkvflow.config.neuralode_ssm_config import Gpt2Config as Gpt2Config
 from qkvflow.config.run_config import OptimizerConfig as OptimizerConfig
 from qkvflow.config.run_config import RunConfig as RunConfig
+from qkvflow.config.run_config import StartConfig as StartConfig
 from qkvflow.config.run_config import TrainingConfig as TrainingConfig
-from qkvflow.config.start_config import StartConfig as StartConfig
 from qkvflow.config.strict import ConfigError as ConfigError
 from qkvflow.config.strict import nearest as nearest
 from qkvflow.config.strict import strict as strict

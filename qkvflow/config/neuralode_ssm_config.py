@@ -1,6 +1,7 @@
 """The configuration of a language model: its shape, its weights over depth, its integrator."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -31,10 +32,17 @@ if TYPE_CHECKING:
 Order = Literal["sequential", "parallel"]
 
 
-def _axis(name: str, size: int) -> "Axis":
-    from haliax import Axis  # late, so that reading a config does not import JAX
+@dataclass(frozen=True)
+class _AxisOf:
+    """An axis that a config has: its name, and its size by the fields."""
 
-    return Axis(name, size)
+    name: str
+    size: Callable[["Gpt2Config"], int]
+
+    def __get__(self, config: "Gpt2Config", owner: type) -> "Axis":
+        from haliax import Axis  # late, so that reading a config does not import JAX
+
+        return Axis(self.name, self.size(config))
 
 
 @strict
@@ -166,50 +174,24 @@ class Gpt2Config(Config):
         assert self.integrator is not None
         return tuple(map(float, self.integrator.table_times(self.num_layers)))
 
-    @property
-    def Embed(self) -> "Axis":
-        """The residual stream."""
-        return _axis("embed", self.hidden_dim)
-
-    @property
-    def Heads(self) -> "Axis":
-        """Attention heads."""
-        return _axis("heads", self.num_heads)
-
-    @property
-    def KVHeads(self) -> "Axis":
-        """Heads of keys and values."""
-        return _axis("kv_heads", self.num_kv_heads or self.num_heads)
-
-    @property
-    def Group(self) -> "Axis":
-        """Query heads that share one head of keys and values."""
-        return _axis("group", self.num_heads // self.KVHeads.size)
-
-    @property
-    def HeadSize(self) -> "Axis":
-        """Width of one head."""
-        return _axis("head_size", self.hidden_dim // self.num_heads)
-
-    @property
-    def Mlp(self) -> "Axis":
-        """Hidden layer of the MLP."""
-        return _axis("mlp", int(self.hidden_dim * self.mlp_ratio))
-
-    @property
-    def Vocab(self) -> "Axis":
-        """Token ids."""
-        return _axis("vocab", self.vocab_size)
-
-    @property
-    def Position(self) -> "Axis":
-        """Positions of the longest sequence."""
-        return _axis("position", self.max_position_embeddings)
-
-    @property
-    def Layers(self) -> "Axis":
-        """Layers of the default grid."""
-        return _axis("layers", self.num_layers)
+    Embed = _AxisOf("embed", lambda config: config.hidden_dim)
+    """The residual stream."""
+    Heads = _AxisOf("heads", lambda config: config.num_heads)
+    """Attention heads."""
+    KVHeads = _AxisOf("kv_heads", lambda config: config.num_kv_heads or config.num_heads)
+    """Heads of keys and values."""
+    Group = _AxisOf("group", lambda config: config.num_heads // config.KVHeads.size)
+    """Query heads that share one head of keys and values."""
+    HeadSize = _AxisOf("head_size", lambda config: config.hidden_dim // config.num_heads)
+    """Width of one head."""
+    Mlp = _AxisOf("mlp", lambda config: int(config.hidden_dim * config.mlp_ratio))
+    """Hidden layer of the MLP."""
+    Vocab = _AxisOf("vocab", lambda config: config.vocab_size)
+    """Token ids."""
+    Position = _AxisOf("position", lambda config: config.max_position_embeddings)
+    """Positions of the longest sequence."""
+    Layers = _AxisOf("layers", lambda config: config.num_layers)
+    """Layers of the default grid."""
 
 
 _VARIANTS: dict[str, Variants] = {

@@ -77,10 +77,6 @@ class Registry(Mapping[str, _Entry], Generic[_Entry]):
             raise UnknownNameError(f"The {self.kind} is not known:", [problem])
         return self._entries[name]
 
-    def __contains__(self, name: object) -> bool:
-        self._load()
-        return name in self._entries
-
     def __iter__(self) -> Iterator[str]:
         self._load()
         return iter(self._entries)

@@ -75,7 +75,7 @@ def check_targets(inputs: NamedArray, targets: NamedArray, config: Gpt2Config) -
         )
 
 
-def checked_time(t: Time | None, config: Gpt2Config) -> Array | None:
+def checked_time(t: Time | None, integrator: Integrator) -> Array | None:
     """`t` as a float32 array, so that another number is no other program; or None.
 
     Refuses times that are neither None, a number, nor a grid that the integrator can follow.
@@ -87,26 +87,20 @@ def checked_time(t: Time | None, config: Gpt2Config) -> Array | None:
             f"t has the shape {np.shape(t)}; expected None (the model's own grid), a number "
             "(time frozen there), or a vector of times, one a layer."
         )
-    if np.ndim(t) == 1 and not _integrator(config).has_grid:
+    if np.ndim(t) == 1 and not integrator.has_grid:
         raise ValueError(
             "t is a grid, but the adaptive integrator chooses its own steps; "
             "pass None or a number, or use a fixed-step integrator."
         )
     if not isinstance(t, jax.core.Tracer):
-        _check_time_values(np.asarray(t, np.float64), config)
+        _check_time_values(np.asarray(t, np.float64), integrator)
     return jnp.asarray(t, jnp.float32)
 
 
-def _check_time_values(t: np.ndarray, config: Gpt2Config) -> None:
+def _check_time_values(t: np.ndarray, integrator: Integrator) -> None:
     if not np.all((t >= 0) & (t <= 1)):
         raise ValueError(f"t is {t}; expected times from 0 (the embedding) to 1 (the last layer).")
-    unit_step = _integrator(config).unit_step
-    if t.ndim == 1 and not unit_step and not np.all(np.diff(t, prepend=0.0) > 0):
+    if t.ndim == 1 and not integrator.unit_step and not np.all(np.diff(t, prepend=0.0) > 0):
         raise ValueError(
-            f"t is {t}; {config.integrator} steps from 0 through these times, so they must increase."
+            f"t is {t}; {integrator} steps from 0 through these times, so they must increase."
         )
-
-
-def _integrator(config: Gpt2Config) -> Integrator:
-    assert config.integrator is not None
-    return config.integrator

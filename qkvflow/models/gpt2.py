@@ -169,18 +169,19 @@ def _ratio(inner: int, hidden: int) -> float:
 
 def _expected_shapes(config: Gpt2Config) -> Arrays:
     E, M = config.hidden_dim, config.Mlp.size
+    layer = {"ln_1": (E,), "attn.c_attn": (E, 3 * E), "attn.c_proj": (E, E)}
+    layer |= {"ln_2": (E,), "mlp.c_fc": (E, M), "mlp.c_proj": (M, E)}
     shapes: dict[str, tuple[int, ...]] = {
         "wte.weight": (config.vocab_size, E),
         "wpe.weight": (config.max_position_embeddings, E),
+        "ln_f.weight": (E,),
+        "ln_f.bias": (E,),
     }
     if not config.tie_embeddings:
         shapes["lm_head.weight"] = (config.vocab_size, E)
-    linear = {"attn.c_attn": (E, 3 * E), "attn.c_proj": (E, E)}
-    linear |= {"mlp.c_fc": (E, M), "mlp.c_proj": (M, E)}
-    parts = {f"h.{i}.{name}": shape for i in range(config.num_layers) for name, shape in linear.items()}
-    norms = [f"h.{i}.{name}" for i in range(config.num_layers) for name in ("ln_1", "ln_2")]
-    for name, shape in {**parts, **dict.fromkeys([*norms, "ln_f"], (E,))}.items():
-        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[-1:]}
+    for i in range(config.num_layers):
+        for name, shape in layer.items():
+            shapes |= {f"h.{i}.{name}.weight": shape, f"h.{i}.{name}.bias": shape[-1:]}
     return {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in shapes.items()}
 
 

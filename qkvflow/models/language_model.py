@@ -81,7 +81,7 @@ class LanguageModel(eqx.Module):
         depth. `key` is for dropout; None means evaluation.
         """
         check_ids(input_ids, self.config, "input_ids")
-        time = checked_time(t, self.config)
+        time = checked_time(t, self.integrator)
         ids = input_ids.rearrange((..., "position"))
         logits = _logits(self, ids.array.reshape(-1, ids.array.shape[-1]), time, key)
         return hax.named(logits.reshape(*ids.array.shape, -1), (*ids.axes, self.config.Vocab))
@@ -97,7 +97,7 @@ class LanguageModel(eqx.Module):
         """Mean cross-entropy of the targets in nats, a float32 scalar."""
         check_ids(input_ids, self.config, "input_ids")
         check_targets(input_ids, target_ids, self.config)
-        time = checked_time(t, self.config)
+        time = checked_time(t, self.integrator)
         ids = input_ids.rearrange((..., "position"))
         targets = target_ids.rearrange(ids.axes)
         rows = (-1, ids.array.shape[-1])

@@ -16,7 +16,15 @@ from safetensors.numpy import load, save
 from qkvflow import __version__, plugins
 from qkvflow.config import ConfigError, Gpt2Config
 from qkvflow.config.history import moved_architecture
-from qkvflow.files import FileError, building, file_sha256, read_bytes, read_sealed, write_sealed
+from qkvflow.files import (
+    FileError,
+    building,
+    file_errors,
+    file_sha256,
+    read_bytes,
+    read_sealed,
+    write_sealed,
+)
 from qkvflow.models.language_model import FlowLM, LanguageModel
 from qkvflow.models.named import model_class
 from qkvflow.models.paths import Arrays, arrays_of, with_arrays
@@ -33,14 +41,12 @@ def save_model(
     target = Path(path).expanduser()
     if target.exists():
         raise FileError(f"{target} is there already; give a directory that is not, or remove it.")
-    try:
-        with building(target) as directory:
-            write_model(directory, model, arrays_of(model), tokenizer)
-    except OSError as error:
-        raise FileError(
-            f"The model could not be written to {target}: {error.strerror or error}. Nothing was "
-            "kept there; free some space or choose another directory."
-        ) from error
+    remedy = "Nothing was kept there; free some space or choose another directory."
+    with (
+        file_errors(f"The model could not be written to {target}", remedy),
+        building(target) as directory,
+    ):
+        write_model(directory, model, arrays_of(model), tokenizer)
 
 
 def write_model(directory: Path, model: LanguageModel, arrays: Arrays, tokenizer: str | None) -> None:

@@ -16,10 +16,10 @@ import numpy as np
 
 from qkvflow.config import RunConfig, write_run
 from qkvflow.data import TokenDataset
-from qkvflow.files import FileError, building
+from qkvflow.files import FileError, building, file_errors
 from qkvflow.lock import locked
 from qkvflow.memory import memory_limit
-from qkvflow.plugins import check_named
+from qkvflow.plugins import check_loaded
 from qkvflow.train.checkpoints import Best, CheckpointStore, Progress, on_host
 from qkvflow.train.evaluation import Evaluation, evaluate
 from qkvflow.train.metrics import MetricsFile, Sink, make_trackers, read_metrics
@@ -61,7 +61,7 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
         train(RunConfig(model="shared", steps=200), "runs/first")
         model = qkvflow.load("runs/first")
     """
-    check_named(run.plugins)
+    check_loaded("This run", run.plugins)
     out = Path(out).expanduser()
     with locked(out), ExitStack() as stack:
         if is_finished(out, run):
@@ -244,15 +244,13 @@ class Training:
 
     def _export(self) -> None:
         final, model = self.out / "final", self.program.learner.model
-        try:
-            with building(final) as directory:
-                parameters = on_host(self.program.state).parameters
-                write_models(directory, self.run, model, self.data.tokenizer, parameters)
-        except OSError as error:
-            raise FileError(
-                f"The trained model could not be written to {final}: {error.strerror or error}. Free "
-                "some space and run the same command again; no step is repeated."
-            ) from error
+        remedy = "Free some space and run the same command again; no step is repeated."
+        with (
+            file_errors(f"The trained model could not be written to {final}", remedy),
+            building(final) as directory,
+        ):
+            parameters = on_host(self.program.state).parameters
+            write_models(directory, self.run, model, self.data.tokenizer, parameters)
 
 
 def _next(step: int, interval: int) -> int:

@@ -18,12 +18,12 @@ import json
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from qkvflow.config import ConfigError, RunConfig
-from qkvflow.files import FileError
+from qkvflow.files import file_errors
 
 Record = dict[str, Any]
 _ABSCISSAE = ("kind", "seed", "step", "seconds", "tokens", "flops")
@@ -63,14 +63,10 @@ class MetricsFile(Sink):
             for name, value in record.items()
         }
         line = json.dumps(finite).encode() + b"\n"
-        try:
+        remedy = "Free some space and run the same command again; it goes on from the last checkpoint."
+        with file_errors(f"{self._file.name} could not be written", remedy):
             if self._file.write(line) != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            raise FileError(
-                f"{self._file.name} could not be written: {error.strerror or error}. Free some space "
-                "and run the same command again; it goes on from the last checkpoint."
-            ) from error
 
     def close(self) -> None:
         self._file.close()
@@ -93,41 +89,19 @@ def _parse(line: str) -> Record | None:
     return record if is_record else None
 
 
-class TensorBoard(Sink):
-    """Scalars for TensorBoard, under DIR/tensorboard."""
+class Tracker(Sink):
+    """A service that gets the numbers of training and of evaluations."""
 
-    def __init__(self, out: Path):
-        try:
-            from tensorboardX import SummaryWriter
-        except ImportError as error:
-            raise _missing("tensorboard", "tensorboardX") from error
-        self._writer = SummaryWriter(str(out / "tensorboard"))
+    def __init__(self, log: Callable[[dict[str, float], int], None], close: Callable[[], None]):
+        self._log = log
+        self._close = close
 
     def write(self, record: Record) -> None:
         if record["kind"] in ("train", "valid"):
-            for name, value in _scalars(record).items():
-                self._writer.add_scalar(name, value, record["step"])
+            self._log(_scalars(record), record["step"])
 
     def close(self) -> None:
-        self._writer.close()
-
-
-class WeightsAndBiases(Sink):
-    """Scalars for Weights & Biases; WANDB_MODE=offline keeps them under DIR/wandb."""
-
-    def __init__(self, out: Path, run: RunConfig):
-        try:
-            import wandb
-        except ImportError as error:
-            raise _missing("wandb", "wandb") from error
-        self._run = wandb.init(project="qkvflow", name=out.name, dir=str(out), config=run.to_dict())
-
-    def write(self, record: Record) -> None:
-        if record["kind"] in ("train", "valid"):
-            self._run.log(_scalars(record), step=record["step"])
-
-    def close(self) -> None:
-        self._run.finish()
+        self._close()
 
 
 def _scalars(record: Record) -> dict[str, float]:
@@ -139,17 +113,42 @@ def _scalars(record: Record) -> dict[str, float]:
     }
 
 
-def _missing(tracker: str, package: str) -> ConfigError:
-    return ConfigError(
-        f"The tracker {tracker} cannot be used:",
-        [f'{package} is not installed. Run pip install "qkvflow[{tracker}]", or leave it out.'],
-    )
+def _tensorboard(run: RunConfig, out: Path) -> Tracker:
+    """TensorBoard, under DIR/tensorboard."""
+    from tensorboardX import SummaryWriter
+
+    writer = SummaryWriter(str(out / "tensorboard"))
+
+    def log(scalars: dict[str, float], step: int) -> None:
+        for name, value in scalars.items():
+            writer.add_scalar(name, value, step)
+
+    return Tracker(log, writer.close)
+
+
+def _wandb(run: RunConfig, out: Path) -> Tracker:
+    """Weights & Biases; WANDB_MODE=offline keeps the numbers under DIR/wandb."""
+    import wandb
+
+    service = wandb.init(project="qkvflow", name=out.name, dir=str(out), config=run.to_dict())
+    return Tracker(lambda scalars, step: service.log(scalars, step=step), service.finish)
+
+
+_TRACKERS = {"tensorboard": _tensorboard, "wandb": _wandb}
 
 
 def make_trackers(run: RunConfig, out: Path) -> list[Sink]:
-    """The sinks that a run names."""
-    makers = {"tensorboard": lambda: TensorBoard(out), "wandb": lambda: WeightsAndBiases(out, run)}
-    return [makers[name]() for name in dict.fromkeys(run.trackers)]
+    """The services that a run names."""
+    trackers: list[Sink] = []
+    for name in dict.fromkeys(run.trackers):
+        try:
+            trackers.append(_TRACKERS[name](run, out))
+        except ImportError as error:
+            problem = (
+                f'{error.name} is not installed. Run pip install "qkvflow[{name}]", or leave it out.'
+            )
+            raise ConfigError(f"The tracker {name} cannot be used:", [problem]) from error
+    return trackers
 
 
 class Thresholds:

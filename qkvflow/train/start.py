@@ -22,7 +22,8 @@ def starting_model(run: RunConfig, seed: int) -> LanguageModel:
     Raises:
         FileError: the base is missing or broken, or another one than the run began with.
     """
-    start = _start_of(run)
+    start = run.start
+    assert start is not None, "a run with fresh weights has no start"
     base = load_model(start.checkpoint)
     found = arrays_digest(arrays_of(base))
     if found != start.digest:
@@ -63,8 +64,9 @@ def starting_shapes(
 
 def starting_arrays(run: RunConfig, model: LanguageModel) -> list[Arrays]:
     """The arrays at the start of every seed, which have the shapes of `model`."""
+    assert run.start is not None, "a run with fresh weights has no start"
     found = [arrays_of(starting_model(run, seed)) for seed in run.all_seeds]
-    check_shapes(found[0], arrays_of(model), _start_of(run).checkpoint)
+    check_shapes(found[0], arrays_of(model), run.start.checkpoint)
     return found
 
 
@@ -107,9 +109,3 @@ def trained_paths(model: LanguageModel, start: StartConfig | None) -> tuple[str,
 def _embeddings_and_norms(model: LanguageModel) -> list[str]:
     table = model.parameters()
     return [path for path, found in table.items() if found.kind in ("embedding", "norm")]
-
-
-def _start_of(run: RunConfig) -> StartConfig:
-    if run.start is None:
-        raise ValueError("this run begins with fresh weights: it has no start")
-    return run.start

@@ -10,12 +10,13 @@ import pytest
 
 from qkvflow import plugins
 from qkvflow.cli.main import main
+from qkvflow.cli.options import split_option
 from qkvflow.config import RunConfig, read_run, write_run
 from qkvflow.config.yaml_files import recorded_run
 from qkvflow.data import CORPORA, load_corpus
 from qkvflow.experiments.plan import Plan, read_plan
 from qkvflow.files import FileError
-from qkvflow.plugins import check_named, check_same, digests, load_plugins, needed_by, without_plugins
+from qkvflow.plugins import check_loaded, check_same, digests, load_plugins, needed_by
 from qkvflow.train import train
 from tests.train.support import tiny_run
 
@@ -45,11 +46,12 @@ def test_a_file_is_executed_once_and_its_names_count(words):
 
 
 def test_the_option_is_taken_out_of_the_arguments(words):
-    rest = without_plugins(["--steps", "3", "--plugin", str(words), f"--plugin={words}", "--out", "x"])
-    assert rest == ["--steps", "3", "--out", "x"]
-    assert "words" in CORPORA
+    given = ["--steps", "-3", "--plugin", str(words), f"--plugin={words}", "--out", "x", "-h"]
+    files, rest = split_option(given, "--plugin")
+    assert files == [str(words), str(words)]
+    assert rest == ["--steps", "-3", "--out", "x", "-h"]
     with pytest.raises(FileError, match="--plugin needs a file"):
-        without_plugins(["--plugin"])
+        split_option(["--plugin"], "--plugin")
 
 
 @pytest.mark.parametrize(
@@ -112,10 +114,10 @@ def test_what_a_run_of_the_user_names_is_executed_and_what_a_record_names_is_not
     recorded = recorded_run(tmp_path / "run.yaml")
     assert "words" not in CORPORA
     with pytest.raises(FileError, match="This run needs .*words.py, which is not loaded"):
-        check_named(recorded.plugins)
+        check_loaded("This run", recorded.plugins)
     assert read_run(tmp_path / "run.yaml") == recorded
     assert "words" in CORPORA
-    check_named(recorded.plugins)
+    check_loaded("This run", recorded.plugins)
 
 
 def test_what_a_plan_names_is_executed_before_its_runs_are_made(words, tmp_path):
