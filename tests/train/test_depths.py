@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -34,12 +35,14 @@ def test_depths_are_drawn_by_seed_and_step_each_as_often():
 def test_a_step_at_a_depth_is_a_step_of_the_model_at_that_depth(text):
     run = tiny_run(text, model="shared")
     learner = Learner.of(run, run.model_config(11))
-    state = learner.start(jnp.uint32(0))
+    state = jax.jit(learner.start)(jnp.uint32(0))
     ids = np.random.default_rng(0).integers(0, 11, (4, 9)).astype(np.int32)
-    _, report = learner.step(state, jnp.uint32(0), ids[:, :-1], ids[:, 1:], depth=5)
+    at_five = jax.jit(partial(learner.step, depth=5))
+    _, report = at_five(state, jnp.uint32(0), ids[:, :-1], ids[:, 1:])
     deeper = with_architecture(run, num_layers=5)
     other = Learner.of(deeper, deeper.model_config(11))
-    _, expected = other.step(other.begin(state.parameters), jnp.uint32(0), ids[:, :-1], ids[:, 1:])
+    step = jax.jit(other.step)
+    _, expected = step(other.begin(state.parameters), jnp.uint32(0), ids[:, :-1], ids[:, 1:])
     assert abs(float(report.loss) - float(expected.loss)) < 1e-6
 
 
