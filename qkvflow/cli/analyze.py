@@ -24,7 +24,7 @@ from qkvflow.analysis import ANALYSES, Study, Subject, draw_windows
 from qkvflow.analysis.flow import in_float32
 from qkvflow.analysis.present import obstacle, present
 from qkvflow.config import ConfigError
-from qkvflow.config.strict import Bound, Config, Count, NotNegativeInt
+from qkvflow.config.strict import Bound, Count, NotNegativeInt, bound_problems
 from qkvflow.data import Tokenizer, default_cache_dir, load_corpus, prepare
 from qkvflow.models import LanguageModel
 from qkvflow.nn.time_embed import layer_times
@@ -35,10 +35,8 @@ LONGEST_WINDOW = 128
 
 
 @dataclass(frozen=True)
-class Options(Config):
+class Options:
     """Options of `qkvflow analyze`."""
-
-    refusal = "The analysis cannot be made:"
 
     what: tyro.conf.Positional[str]
     """The analysis: lyapunov, trajectory, spectra, modulation, one of a plugin, or all that apply."""
@@ -120,11 +118,11 @@ def subject_of(options: Options, model: LanguageModel, tokenizer: Tokenizer) -> 
     longest = model.config.max_position_embeddings
     ids = np.asarray(tokenizer.encode(TEXT if options.text is None else options.text), np.int32)
     ids = ids[:longest] if options.text is None else ids
-    problems = _text_problems(options, len(ids), longest)
+    problems = _text_problems(options, len(ids), longest) + bound_problems(options)
     if options.length is not None and not 2 <= options.length <= longest:
         problems.append(f"length is {options.length}; expected 2 to {longest}, the model's window.")
     if problems:
-        raise ConfigError(options.refusal, problems)
+        raise ConfigError("The analysis cannot be made:", problems)
     return Subject(
         model=model,
         times=layer_times(options.times or model.config.num_layers).astype(np.float64),

@@ -14,7 +14,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from qkvflow.config.strict import Bound, Config, Count
+from qkvflow.config import ConfigError
+from qkvflow.config.strict import Bound, Count, bound_problems
 from qkvflow.data import NGramModel, TokenDataset, default_cache_dir, load_corpus, prepare
 from qkvflow.models import unroll
 from qkvflow.progress import progress
@@ -23,10 +24,8 @@ from qkvflow.train.evaluation import count_windows
 
 
 @dataclass(frozen=True)
-class Options(Config):
+class Options:
     """Options of `qkvflow evaluate`."""
-
-    refusal = "The evaluation cannot be made:"
 
     checkpoint: Path
     """Directory of a run, of a checkpoint, or of an exported model."""
@@ -48,6 +47,9 @@ class Options(Config):
 
 def run(options: Options) -> None:
     """Print a table with the loss in nats per token and bits per byte."""
+    problems = bound_problems(options)
+    if problems:
+        raise ConfigError("The evaluation cannot be made:", problems)
     model = load_model(options.checkpoint)
     tokenizer = read_tokenizer(options.checkpoint)
     corpus = load_corpus(options.data, limit=options.documents)

@@ -17,17 +17,15 @@ import numpy as np
 from rich.console import Console
 
 from qkvflow.config import ConfigError
-from qkvflow.config.strict import Config, Count
+from qkvflow.config.strict import Count, bound_problems
 from qkvflow.generate import generate
 from qkvflow.models import LanguageModel, unroll
 from qkvflow.train import load_model, read_tokenizer
 
 
 @dataclass(frozen=True)
-class Options(Config):
+class Options:
     """Options of `qkvflow generate`."""
-
-    refusal = "There is nothing to generate:"
 
     checkpoint: Path
     """Directory of a run, of a checkpoint, or of an exported model."""
@@ -51,8 +49,11 @@ def run(options: Options) -> None:
     """Print the prompt and its continuation, as it comes."""
     model, tokenizer = load_model(options.checkpoint), read_tokenizer(options.checkpoint)
     prompt = np.asarray(tokenizer.encode(options.prompt), np.int32)
+    problems = bound_problems(options)
     if not len(prompt):
-        raise ConfigError(options.refusal, ["the prompt has 0 tokens; expected at least 1."])
+        problems.append("the prompt has 0 tokens; expected at least 1.")
+    if problems:
+        raise ConfigError("There is nothing to generate:", problems)
     if options.depth is not None:
         model = unroll(model, options.depth)
     shown = ""
