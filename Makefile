@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install compare bench example documents test records test-peers lint clean
+.PHONY: help install compare bench example documents quick test records test-peers lint clean
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -28,6 +28,9 @@ example: install ## Run the documented API from end to end
 
 documents: install ## Render README.md and docs/ from docs/source and results/
 	$(BIN)/python -m docs.render
+
+quick: lint ## What to run while working: lint, types, and the tests that do not take long
+	$(BIN)/pytest -m "not long and not slow and not peers and not records"
 
 test: lint ## Lint, check types, run the tests
 	$(BIN)/pytest

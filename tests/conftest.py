@@ -28,6 +28,17 @@ import pytest
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
+TESTS = Path(__file__).parent
+LONG = (
+    *("analysis", "benchmarks", "finetune", "plugins", "unchanged", "test_documents.py"),
+    *(f"cli/test_{of}.py" for of in ("analyze", "cli", "experiments", "finetuning_commands")),
+    "cli/test_training_commands.py",
+    *(f"experiments/test_{of}.py" for of in ("pack", "present", "reuse", "runner", "starts")),
+    *(f"models/test_{of}.py" for of in ("adapted", "causality", "training")),
+    *(f"train/test_{of}.py" for of in ("checkpoints", "depths", "kill", "learning", "loop")),
+    *(f"train/test_{of}.py" for of in ("parallel", "start", "step")),
+)
+"""Tests that train, run commands, open browsers or compile much: `make quick` leaves them out."""
 TESTS_BETWEEN_CLEARING = 20
 CAN_PIN = hasattr(os, "sched_setaffinity")  # not on macOS
 CORES = sorted(os.sched_getaffinity(0)) if CAN_PIN else []
@@ -40,6 +51,17 @@ def pytest_configure():
     if worker and CAN_PIN:
         first = int(worker.removeprefix("gw")) % len(CORES)
         os.sched_setaffinity(0, CORES[first :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])])
+
+
+def pytest_collection_modifyitems(items):
+    """Mark what takes long by where it is."""
+    for item in items:
+        if item.path.is_relative_to(TESTS) and _is_long(item.path.relative_to(TESTS).as_posix()):
+            item.add_marker(pytest.mark.long)
+
+
+def _is_long(name):
+    return name.startswith(tuple(f"{place}/" for place in LONG)) or name in LONG
 
 
 @pytest.fixture
