@@ -253,24 +253,14 @@ def draw_gates(gates: Mapping[str, np.ndarray], run: str, directory: Path) -> No
 
     Shades go from 0 to 2; gates without bounds may lie beyond.
     """
-    names = list(gates)
-    with canvas(both(directory, "gates"), 6.4, 0.5 + 0.55 * len(names)) as drawn:
-        rows = drawn.subplots(len(names), 1, squeeze=False)[:, 0]
-        image = None
-        for axes, name in zip(rows, names):
-            values = gates[name]
+    shades: Any = {"cmap": "cividis", "vmin": 0.0, "vmax": 2.0, "interpolation": "nearest"}
+    with canvas(both(directory, "gates"), 6.4, 0.5 + 0.55 * len(gates)) as drawn:
+        rows = drawn.subplots(len(gates), 1, squeeze=False)[:, 0]
+        for axes, (name, values) in zip(rows, gates.items()):
             order = np.argsort(values[-1] - values[0])
-            image = axes.imshow(
-                values[:, order],
-                aspect="auto",
-                cmap="cividis",
-                vmin=0.0,
-                vmax=2.0,
-                interpolation="nearest",
-            )
+            axes.imshow(values[:, order], aspect="auto", **shades)
             axes.set_yticks([0, len(values) - 1], ["first layer", "last"], fontsize=6)
             axes.set_xticks([])
             axes.grid(visible=False)
             axes.set_title(name, fontsize=7, loc="left", pad=2)
-        if image is not None:
-            drawn.colorbar(image, ax=list(rows), label=f"gate ({run})", fraction=0.04)
+        drawn.colorbar(rows[-1].images[0], ax=list(rows), label=f"gate ({run})", fraction=0.04)

@@ -25,11 +25,16 @@ from qkvflow.experiments import baselines
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Failed, Json, record_of_json, record_to_json
 from qkvflow.experiments.store import (
+    GATES,
     PACKED,
     PACKED_GATES,
+    RECORD,
+    RUNS,
+    SWEEP,
     Gates,
     loose_gates,
     loose_path,
+    loose_places,
     packed,
     packed_gates,
     read_record,
@@ -38,9 +43,6 @@ from qkvflow.experiments.store import (
 from qkvflow.files import FileError, read_json, write_bytes
 from qkvflow.lock import HeldError, locked
 
-_RECORDS = ("seed-*.json", "lr-*.json")
-_TABLES = ("tuned", baselines.PLACE)
-_GATES = ".gates.safetensors"
 _DERIVED: tuple[str, ...] = ("statistics_summary.json", "significance_tests.json")
 _DERIVED += ("seed_*.json", "seed_*.pkl", "figures/*.pdf")
 _NAMED = 5
@@ -103,17 +105,13 @@ def _place_of(claim: Path, out: Path) -> str:
 
 def _loose_contents(out: Path) -> dict[str, Json]:
     """By place, what loose files hold, as it is packed: records in today's schema."""
-    paths = sorted(path for pattern in _RECORDS for path in out.rglob(pattern))
-    places = [path.relative_to(out).as_posix().removesuffix(".json") for path in paths]
-    places += [place for place in _TABLES if loose_path(out, place).is_file()]
+    patterns = (RUNS, SWEEP, "tuned", baselines.PLACE)
+    places = [place for pattern in patterns for place in loose_places(out, pattern, RECORD)]
     return {place: _content(loose_path(out, place), place) for place in places}
 
 
 def _loose_gates(out: Path) -> dict[str, Gates]:
-    return {
-        path.relative_to(out).as_posix().removesuffix(_GATES): load_file(path)
-        for path in sorted(out.rglob(f"seed-*{_GATES}"))
-    }
+    return {place: load_file(loose_gates(out, place)) for place in loose_places(out, RUNS, GATES)}
 
 
 def _write_lines(out: Path, contents: Mapping[str, Json]) -> None:
@@ -129,12 +127,9 @@ def _line(place: str, content: Json) -> str:
 
 
 def _write_gates(out: Path, gates: Mapping[str, Gates]) -> None:
-    named = {
-        f"{place}/{name}": array for place in sorted(gates) for name, array in gates[place].items()
-    }
+    named = {f"{place}/{name}": array for place, of in gates.items() for name, array in of.items()}
     write_bytes(out / PACKED_GATES, save(dict(sorted(named.items()))))
-    there = packed_gates(out)
-    if there.keys() != gates.keys() or not all(_equal(there[of], gates[of]) for of in gates):
+    if not _equal(load_file(out / PACKED_GATES), named):
         raise FileError(f"{out / PACKED_GATES} is not what was written. Nothing was removed.")
 
 
@@ -163,8 +158,7 @@ def _content(path: Path, place: str) -> Json:
 
 
 def _equal(first: Gates, second: Gates) -> bool:
-    names = first.keys() | second.keys()
-    return first.keys() == second.keys() and all(np.array_equal(first[n], second[n]) for n in names)
+    return first.keys() == second.keys() and all(np.array_equal(first[n], second[n]) for n in first)
 
 
 def _remove_derived(out: Path) -> int:

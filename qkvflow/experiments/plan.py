@@ -33,7 +33,7 @@ from typing import Any, Literal
 
 from qkvflow.config import ConfigError, RunConfig, StartConfig, nearest, strict
 from qkvflow.config.history import moved_run
-from qkvflow.config.strict import from_dict, matches, to_dict, type_problems
+from qkvflow.config.strict import Config, Count, NotNegativeInt, Positive, from_dict, matches, to_dict
 from qkvflow.config.yaml_files import load_named, read_yaml
 
 PLANS = Path(__file__).parent / "plans"
@@ -42,50 +42,38 @@ Match = Literal["steps", "parameters", "flops"]
 """What arms can have in common with the reference."""
 Pair = tuple[str, str]
 """Two arms."""
-_COMMON = (
-    "tokenizer",
-    "bpe_size",
-    "documents",
-    "batch_size",
-    "length",
-    "eval_tokens",
-    "final_tokens",
-)
+_COMMON = ("tokenizer", "bpe_size", "documents", "batch_size", "length", "eval_tokens", "final_tokens")
 """Fields that no arm may have to itself: all read alike, and are judged alike."""
 
 
 @strict
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(Config):
     """Learning rates that every arm is tried with before its runs, on a seed of its own."""
+
+    refusal = "This sweep cannot be made:"
 
     learning_rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3, 8e-3)
     """Learning rates to try, rising."""
-    steps: int = 300
+    steps: Count = 300
     """Training steps of each run of the sweep."""
-    seed: int = 1000
+    seed: NotNegativeInt = 1000
     """Seed of the sweep; none of the seeds of the runs."""
 
-    def __post_init__(self) -> None:
-        problems = type_problems(self)
-        if not problems:
-            rates = self.learning_rates
-            if len(rates) < 2 or list(rates) != sorted(set(rates)) or rates[0] <= 0:
-                problems.append(
-                    f"learning_rates is {list(rates)}; expected at least two, rising, above 0."
-                )
-            if self.steps < 1:
-                problems.append(f"steps is {self.steps}; expected at least 1.")
-            if self.seed < 0:
-                problems.append(f"seed is {self.seed}; expected at least 0.")
-        if problems:
-            raise ConfigError("This sweep cannot be made:", problems)
+    def problems(self) -> list[str]:
+        """Rates that are no range."""
+        rates = list(self.learning_rates)
+        if len(rates) > 1 and rates == sorted(set(rates)) and rates[0] > 0:
+            return []
+        return [f"learning_rates is {rates}; expected at least two, rising, above 0."]
 
 
 @strict
 @dataclass(frozen=True)
-class ArmStart:
+class ArmStart(Config):
     """Trained models that the runs of an arm go on from: of every seed that of the same seed."""
+
+    refusal = "This start cannot be made:"
 
     arm: str
     """DIR/ARM: an arm of the experiment in DIR, a directory beside this one, or an absolute path."""
@@ -96,12 +84,11 @@ class ArmStart:
     also: tuple[str, ...] = ()
     """Further arrays that change, by patterns over their paths: transformer.wte.*, lm_head.*."""
 
-    def __post_init__(self) -> None:
-        problems = type_problems(self)
-        if not problems and not all(self.arm.rpartition("/")[::2]):
-            problems.append(f"arm is {self.arm!r}; expected DIR/ARM, an arm of another experiment.")
-        if problems:
-            raise ConfigError("This start cannot be made:", problems)
+    def problems(self) -> list[str]:
+        """A name that is not that of an arm elsewhere."""
+        if all(self.arm.rpartition("/")[::2]):
+            return []
+        return [f"arm is {self.arm!r}; expected DIR/ARM, an arm of another experiment."]
 
     def place(self, out: Path, seed: int) -> Path:
         """The run of a seed that an experiment in `out` starts from."""
@@ -161,8 +148,10 @@ class Arm:
 
 @strict
 @dataclass(frozen=True)
-class Plan:
+class Plan(Config):
     """An experiment: arms, seeds, how each arm's learning rate is found, what is tested."""
+
+    refusal = "This experiment cannot be made:"
 
     base: dict[str, object]
     """Table of the run that all arms have in common."""
@@ -174,7 +163,7 @@ class Plan:
     """How the learning rate of every arm is found; None: as its run has it."""
     reference: str = ""
     """Arm that the others are compared with first."""
-    margin: float = 0.01
+    margin: Positive = 0.01
     """Difference in nats that counts as none; set before any run."""
     test: bool = False
     """Whether the test split is opened, once, when a run has ended."""
@@ -183,10 +172,17 @@ class Plan:
     plugins: tuple[str, ...] = ()
     """Python files that register what the runs name."""
 
-    def __post_init__(self) -> None:
-        problems = type_problems(self) or _relations(self)
-        if problems:
-            raise ConfigError("This experiment cannot be made:", problems)
+    def problems(self) -> list[str]:
+        """What does not fit together."""
+        arms = {arm.name: arm for arm in self.arms}
+        problems = []
+        if arms and self.reference not in arms:
+            problems.append(f"reference is {self.reference!r}. {nearest(self.reference, arms)}")
+        if self.sweep is not None and self.sweep.seed in self.seeds:
+            problems.append(f"sweep: seed {self.sweep.seed} is one of the runs' seeds; take another.")
+        for arm in self.arms:
+            problems += [f"{arm.name}: {problem}" for problem in _matching_problems(arm, arms)]
+        return problems + _contrast_problems(self.contrasts or (), arms)
 
     @staticmethod
     def of(fields: Mapping[str, Any]) -> "Plan":
@@ -283,12 +279,12 @@ class Plan:
         if not names:
             problems.append(f"name at least one of {', '.join(known)}.")
         arms = tuple(arm for arm in self.arms if arm.name in names)
-        for arm in arms:
-            problems += [
-                f"{arm.name} is matched to {other}; name that, too."
-                for other in arm.matches.values()
-                if other not in names
-            ]
+        problems += [
+            f"{arm.name} is matched to {other}; name that, too."
+            for arm in arms
+            for other in arm.matches.values()
+            if other not in names
+        ]
         if problems:
             raise ConfigError("These arms cannot be chosen:", problems)
         return self._of_tables({arm.name: arm.changes for arm in arms}, names[0])
@@ -342,21 +338,6 @@ def _collected(problems: list[str], name: str = "") -> Iterator[None]:
         problems += [f"{name}: {problem}" if name else problem for problem in error.problems]
 
 
-def _relations(plan: Plan) -> list[str]:
-    """What does not fit together in a plan."""
-    arms = {arm.name: arm for arm in plan.arms}
-    problems = []
-    if arms and plan.reference not in arms:
-        problems.append(f"reference is {plan.reference!r}. {nearest(plan.reference, arms)}")
-    if not plan.margin > 0:
-        problems.append(f"margin is {plan.margin}; expected nats above 0.")
-    if plan.sweep is not None and plan.sweep.seed in plan.seeds:
-        problems.append(f"sweep: seed {plan.sweep.seed} is one of the runs' seeds; take another.")
-    for arm in plan.arms:
-        problems += [f"{arm.name}: {problem}" for problem in _matching_problems(arm, arms)]
-    return problems + _contrast_problems(plan, arms)
-
-
 def _matching_problems(arm: Arm, arms: Mapping[str, Arm]) -> Iterator[str]:
     if arm.start is not None and arm.parameters_of is not None:
         yield "parameters_of needs fresh weights; an arm with a start has the width of its base."
@@ -369,14 +350,15 @@ def _matching_problems(arm: Arm, arms: Mapping[str, Arm]) -> Iterator[str]:
             yield f"{what} is {other!r}, which has a start; name an arm with fresh weights."
 
 
-def _contrast_problems(plan: Plan, arms: Mapping[str, Arm]) -> list[str]:
-    found, problems = plan.contrasts or (), []
-    for pair in found:
+def _contrast_problems(contrasts: Sequence[Pair], arms: Mapping[str, Arm]) -> list[str]:
+    problems = []
+    for pair in contrasts:
         unknown = [name for name in pair if name not in arms]
         problems += [f"contrasts: there is no arm {n!r}. {nearest(n, arms)}" for n in unknown]
         if not unknown and arms[pair[0]].text != arms[pair[1]].text:
             problems.append(f"contrasts: {' and '.join(pair)} read different texts.")
-    if len({frozenset(pair) for pair in found}) < len(found) or any(a == b for a, b in found):
+    pairs = {frozenset(pair) for pair in contrasts}
+    if len(pairs) < len(contrasts) or any(len(pair) < 2 for pair in pairs):
         problems.append("contrasts: expected different pairs of different arms.")
     return problems
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from qkvflow import train
 from qkvflow.config import ConfigError, RunConfig
 from qkvflow.experiments.matching import shapes_of
-from qkvflow.experiments.records import Costs, Evaluation, Failed, Finished, Json, Origin, Point
+from qkvflow.experiments.records import Costs, Evaluation, Failed, Finished, Origin, Point
 from qkvflow.models import count_parameters, forward_flops
 from qkvflow.provenance import machine, now, versions
 from qkvflow.train import TrainingError, read_metrics
@@ -44,7 +43,7 @@ def finished_record(
     return Finished(
         arm,
         run.seed,
-        table_of(run),
+        run.to_dict(),
         _origin(began),
         data_digest,
         _evaluation(final),
@@ -63,12 +62,7 @@ def finished_record(
 
 def failed_record(arm: str, run: RunConfig, *, began: str, error: str) -> Failed:
     """The record of a run that ended with an error."""
-    return Failed(arm, run.seed, table_of(run), _origin(began), error)
-
-
-def table_of(run: RunConfig) -> Json:
-    """A run as a file has it: lists in place of tuples."""
-    return json.loads(json.dumps(run.to_dict()))
+    return Failed(arm, run.seed, run.to_dict(), _origin(began), error)
 
 
 def run_of(record: Finished) -> RunConfig | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from qkvflow.config import history
+from qkvflow.config.strict import to_dict
 from qkvflow.files import FileError
 
 SCHEMA = 2
@@ -65,14 +66,25 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Finished:
-    """A run that has taken all its steps."""
+class Ended:
+    """A run that has ended, well or not."""
 
     arm: str
     seed: int
     run: Json
     """All its settings, in today's layout."""
     origin: Origin
+
+    @property
+    def learning_rate(self) -> float:
+        """The peak that it was trained with, or was to be."""
+        return self.run["optimizer"]["learning_rate"]
+
+
+@dataclass(frozen=True)
+class Finished(Ended):
+    """A run that has taken all its steps."""
+
     data_digest: str
     valid: Evaluation
     test: Evaluation | None
@@ -82,27 +94,13 @@ class Finished:
     curve: tuple[Point, ...]
     notes: tuple[str, ...] = ()
 
-    @property
-    def learning_rate(self) -> float:
-        """The peak that it was trained with."""
-        return _learning_rate(self.run)
-
 
 @dataclass(frozen=True)
-class Failed:
+class Failed(Ended):
     """A run that ended with an error."""
 
-    arm: str
-    seed: int
-    run: Json
-    origin: Origin
     error: str
     """Its first line is the sentence, the rest is where it came from."""
-
-    @property
-    def learning_rate(self) -> float:
-        """The peak that it was to be trained with."""
-        return _learning_rate(self.run)
 
     @property
     def sentence(self) -> str:
@@ -126,32 +124,16 @@ def by_arm(records: Iterable[Record]) -> dict[str, list[Finished]]:
     return found
 
 
-def _learning_rate(run: Json) -> float:
-    return run["optimizer"]["learning_rate"]
-
-
 def record_to_json(record: Record) -> Json:
-    """A record of schema 2, as plain values."""
-    origin = dataclasses.asdict(record.origin)
-    taken = {"taken_from": source} if (source := origin.pop("taken_from")) is not None else {}
-    head = {"schema": SCHEMA, "layout": history.VERSION, "arm": record.arm, "seed": record.seed}
-    if isinstance(record, Failed):
-        return {**head, "status": "failed", "run": record.run, **origin, "error": record.error, **taken}
-    return {
-        **head,
-        "status": "finished",
-        "run": record.run,
-        **origin,
-        "data_digest": record.data_digest,
-        "valid": dataclasses.asdict(record.valid),
-        "test": record.test and dataclasses.asdict(record.test),
-        **dataclasses.asdict(record.costs),
-        "seconds": record.seconds,
-        "ms_per_step": record.ms_per_step,
-        "curve": [list(point) for point in record.curve],
-        "notes": list(record.notes),
-        **taken,
-    }
+    """A record of schema 2, as plain values; origin and costs have no tables of their own."""
+    table = to_dict(record)
+    flat = {"schema": SCHEMA, "layout": history.VERSION, "arm": table.pop("arm")}
+    flat |= {"seed": table.pop("seed")}
+    flat |= {"status": "failed" if isinstance(record, Failed) else "finished"}
+    for name, value in table.items():
+        flat |= value if name in ("origin", "costs") else {name: value}
+    source = flat.pop("taken_from")
+    return flat if source is None else {**flat, "taken_from": source}
 
 
 def record_of_json(content: Any, where: str) -> Record:
@@ -181,33 +163,26 @@ def _record(content: Json) -> Record:
             f"has schema {schema!r}; this version reads up to {SCHEMA}. Install a newer one."
         )
     layout = content["layout"] if schema > 1 else 1
-    head = {
-        "arm": content["arm"],
-        "seed": content["seed"],
-        "run": history.current_run(content["run"], layout),
-        "origin": _part(Origin, content),
-    }
+    run, origin = history.current_run(content["run"], layout), _part(Origin, content)
     if content["status"] == "failed":
-        return Failed(**head, error=content["error"])
-    return Finished(
-        **head,
-        data_digest=content["data_digest"],
-        valid=_part(Evaluation, content["valid"]),
-        test=content["test"] and _part(Evaluation, content["test"]),
-        costs=_part(Costs, content),
-        seconds=content["seconds"],
-        ms_per_step=content["ms_per_step"],
-        curve=tuple(Point(*point) for point in content["curve"]),
-        notes=tuple(content["notes"]),
-    )
+        return _part(Failed, {**content, "run": run, "origin": origin})
+    read = {
+        "run": run,
+        "origin": origin,
+        "valid": _part(Evaluation, content["valid"]),
+        "test": content["test"] and _part(Evaluation, content["test"]),
+        "costs": _part(Costs, content),
+        "curve": tuple(Point(*point) for point in content["curve"]),
+        "notes": tuple(content["notes"]),
+    }
+    return _part(Finished, {**content, **read})
 
 
 def _part(kind: type[T], content: Json) -> T:
     """The fields of a dataclass, out of a table that has others, too; what has a default may lack."""
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    needed = [field.name for field in fields if field.default is dataclasses.MISSING]
-    given = {field.name: content[field.name] for field in fields if field.name in content}
-    return kind(**{name: content[name] for name in needed} | given)
+    given = [f.name for f in fields if f.name in content or f.default is dataclasses.MISSING]
+    return kind(**{name: content[name] for name in given})
 
 
 @dataclass(frozen=True)

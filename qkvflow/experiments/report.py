@@ -164,9 +164,8 @@ def draw_all(experiment: Experiment, directory: Path) -> dict[str, Path]:
 def write_table(results: Results, path: Path) -> None:
     """The tables of losses and of costs as LaTeX."""
     reached = tables.losses(results.summary, {})
-    costs = tables.costs_of(results.summary, "").only(
-        "model", "MFLOP per token", "memory, MB", "ms per step"
-    )
+    heads = ("model", "MFLOP per token", "memory, MB", "ms per step")
+    costs = tables.costs_of(results.summary, "").only(*heads)
     write_text(path, to_latex(reached.beside(costs)))
 
 

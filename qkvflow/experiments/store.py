@@ -26,6 +26,8 @@ PACKED = "records.jsonl"
 PACKED_GATES = "gates.safetensors"
 RUNS, SWEEP = "runs/*/seed-*", "sweep/*/lr-*"
 """Places of the runs that are compared, and of those that learning rates are chosen by."""
+RECORD, GATES = ".json", ".gates.safetensors"
+"""How the name of a loose file ends."""
 Gates = dict[str, np.ndarray]
 """By the name of a map: an array [layer, gate]."""
 
@@ -60,7 +62,7 @@ def read_place(out: Path, place: str) -> Entry | None:
 
 def loose_path(out: Path, place: str) -> Path:
     """The file that a place is while an experiment runs."""
-    return out / f"{place}.json"
+    return out / f"{place}{RECORD}"
 
 
 def read_record(out: Path, place: str) -> Record | None:
@@ -76,19 +78,24 @@ def write_record(out: Path, place: str, record: Record) -> None:
 
 def places_like(out: Path, pattern: str) -> list[str]:
     """The places of a pattern that have a record, seeds and rates in their order."""
-    return _ordered(out, pattern, ".json", packed(out))
+    return _ordered(out, pattern, RECORD, packed(out))
 
 
 def _ordered(out: Path, pattern: str, suffix: str, in_one_file: Iterable[str]) -> list[str]:
-    loose = {path.relative_to(out).as_posix() for path in out.glob(f"{pattern}{suffix}")}
     lines = {place for place in in_one_file if PurePosixPath(place).match(pattern)}
-    return sorted({place.removesuffix(suffix) for place in loose} | lines, key=_natural)
+    return sorted(lines.union(loose_places(out, pattern, suffix)), key=_natural)
 
 
 def _natural(place: str) -> tuple[str, int, str]:
     """A longer number is a larger one."""
     folder, _, name = place.rpartition("/")
     return folder, len(name), name
+
+
+def loose_places(out: Path, pattern: str, suffix: str) -> list[str]:
+    """The places of a pattern that have a loose file."""
+    found = out.glob(f"{pattern}{suffix}")
+    return [path.relative_to(out).as_posix().removesuffix(suffix) for path in found]
 
 
 def packed(out: Path) -> dict[str, Entry]:
@@ -116,7 +123,7 @@ def _entry(line: str, where: str) -> tuple[str, Entry]:
 
 def loose_gates(out: Path, place: str) -> Path:
     """The file of a run's gates while an experiment runs."""
-    return out / f"{place}.gates.safetensors"
+    return out / f"{place}{GATES}"
 
 
 def gates_like(out: Path, pattern: str) -> dict[str, Gates]:
@@ -124,7 +131,7 @@ def gates_like(out: Path, pattern: str) -> dict[str, Gates]:
     in_one_file = packed_gates(out)
     return {
         place: load_file(path) if (path := loose_gates(out, place)).is_file() else in_one_file[place]
-        for place in _ordered(out, pattern, ".gates.safetensors", in_one_file)
+        for place in _ordered(out, pattern, GATES, in_one_file)
     }
 
 

@@ -5,9 +5,7 @@ Both are written from the same list, so that they cannot differ.
 
 import base64
 import html
-import itertools
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,27 +72,6 @@ def spread(page: Sequence[Item]) -> list[Item]:
         else:
             items.append(item)
     return items
-
-
-def numbers_of(report: str) -> list[list[list[str]]]:
-    r"""The numbers in the tables of a page in Markdown: a list per table, of a list per row.
-
-    Two reports that have the same numbers say the same, whatever their sentences and heads are.
-
-    Example:
-        >>> numbers_of("| model | loss |\n| --- | ---: |\n| shared | 1.3912 +- 0.01 |")
-        [[['1.3912', '0.01']]]
-    """
-    found: list[list[list[str]]] = []
-    for before, line in itertools.pairwise(["", *report.splitlines()]):
-        if line.startswith("|") and not before.startswith("|"):
-            found.append([])
-        elif line.startswith("|") and not line.startswith("| ---"):
-            found[-1].append(_NUMBER.findall(line))
-    return found
-
-
-_NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?%?")
 
 
 def write_both(page: Sequence[Item], out: Path) -> tuple[Path, Path]:

@@ -25,7 +25,6 @@ from qkvflow.experiments.records import finished
 from qkvflow.experiments.results import read_experiment
 from qkvflow.experiments.summary import significance_tests
 from qkvflow.lock import locked
-from qkvflow.report.page import numbers_of
 from qkvflow.report.table import to_terminal
 from tests.browser import CHROMIUM, COUNT_PARTS, look_at
 from tests.experiments.support import (
@@ -33,6 +32,7 @@ from tests.experiments.support import (
     check_picture,
     made_up_failure,
     made_up_record,
+    numbers_of,
     tiny_fields,
 )
 from tests.train.support import write_text

@@ -1,6 +1,8 @@
 """A tiny experiment, and records without training."""
 
 import copy
+import itertools
+import re
 import struct
 from pathlib import Path
 
@@ -117,3 +119,20 @@ def run_all(plan, out):
     save_plan(plan, out)
     complete(plan, out, counter)
     return counter.begun
+
+
+NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?%?")
+
+
+def numbers_of(report):
+    """The numbers in the tables of a page in Markdown: a list per table, of a list per row.
+
+    Two reports that have the same numbers say the same, whatever their sentences and heads are.
+    """
+    found = []
+    for before, line in itertools.pairwise(["", *report.splitlines()]):
+        if line.startswith("|") and not before.startswith("|"):
+            found.append([])
+        elif line.startswith("|") and not line.startswith("| ---"):
+            found[-1].append(NUMBER.findall(line))
+    return found

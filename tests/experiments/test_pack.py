@@ -13,7 +13,6 @@ from safetensors.numpy import save_file
 from qkvflow.config import RunConfig
 from qkvflow.experiments.pack import pack
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.recording import table_of
 from qkvflow.experiments.records import choices_to_json, chosen
 from qkvflow.experiments.report import experiment_page, page_of_several
 from qkvflow.experiments.results import (
@@ -25,10 +24,11 @@ from qkvflow.experiments.results import (
 from qkvflow.experiments.store import loose_gates, loose_path, write_record
 from qkvflow.files import FileError, read_json, write_json
 from qkvflow.lock import locked
-from qkvflow.report.page import numbers_of, to_markdown
+from qkvflow.report.page import to_markdown
 from tests.experiments.support import (
     made_up_failure,
     made_up_record,
+    numbers_of,
     run_all,
     tiny_fields,
 )
@@ -72,7 +72,7 @@ def record(arm, seed, loss, rate):
     """As a run of the plan would have been recorded."""
     fields = tiny_fields("x.txt")
     made_up = made_up_record(arm, seed, loss)
-    run = table_of(RunConfig.from_dict({**fields["base"], **fields["arms"][arm], "seed": seed}))
+    run = RunConfig.from_dict({**fields["base"], **fields["arms"][arm], "seed": seed}).to_dict()
     return dataclasses.replace(
         made_up, run={**run, "optimizer": {**run["optimizer"], "learning_rate": rate}}
     )

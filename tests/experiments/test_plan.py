@@ -240,6 +240,6 @@ def test_a_plan_that_is_not_there(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         read_plan(str(tmp_path / "none.yaml"))
     path = tmp_path / "plan.yaml"
-    path.write_text(yaml.safe_dump({"arms": {"a": {"model": "standard", "batch_size": 0}}}))
+    path.write_text(yaml.safe_dump({"base": {"batch_size": 0}, "arms": {"a": {"model": "standard"}}}))
     with pytest.raises(ConfigError, match=r"plan.yaml cannot be used:(.|\n)*batch_size is 0"):
         read_plan(str(path))

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkvflow.config import ConfigError, RunConfig
-from qkvflow.experiments.recording import table_of
 from qkvflow.experiments.records import (
     SCHEMA,
     Choice,
@@ -42,7 +41,7 @@ origins = st.builds(
     texts,
     st.none() | texts,
 )
-runs = st.integers(0, 9).map(lambda seed: table_of(RunConfig(seed=seed)))
+runs = st.integers(0, 9).map(lambda seed: RunConfig(seed=seed).to_dict())
 records = st.builds(
     Finished,
     texts,
@@ -77,7 +76,7 @@ def test_a_record_of_the_first_schema_says_what_it_says_packed():
     assert record == read_record(RESULTS / "laptop", "runs/shared/seed-0")
     assert record.valid.loss == content["valid"]["loss"]
     assert record.costs.parameters == content["parameters"]
-    assert record.run.keys() == table_of(RunConfig()).keys()
+    assert record.run.keys() == RunConfig().to_dict().keys()
 
 
 def test_choices_that_are_written_are_read():
@@ -110,7 +109,7 @@ def test_what_is_no_record_is_said(change, sentence):
 
 def whole():
     """A record whose run has all settings."""
-    return dataclasses.replace(made_up_record("a", 0, 2.0), run=table_of(RunConfig()))
+    return dataclasses.replace(made_up_record("a", 0, 2.0), run=RunConfig().to_dict())
 
 
 def test_a_failure_has_a_sentence_and_where_it_came_from():
