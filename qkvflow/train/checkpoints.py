@@ -37,6 +37,7 @@ from qkvflow.files import (
 from qkvflow.models import LanguageModel
 from qkvflow.models.paths import Arrays
 from qkvflow.models.storage import ARRAYS, check_shapes, read_arrays, write_arrays
+from qkvflow.nn.parameters import by_path
 from qkvflow.train.run_files import checkpoint_paths, model_directories, write_models
 from qkvflow.train.step import State
 
@@ -127,7 +128,7 @@ class CheckpointStore:
 
     def _write_files(self, directory: Path, state: State, progress: Progress) -> None:
         write_models(directory, self._run, self._model, self._tokenizer, state.parameters)
-        write_arrays(directory / OPTIMIZER, _by_path(state._replace(parameters={})))
+        write_arrays(directory / OPTIMIZER, by_path(state._replace(parameters={}))[0])
         files = [path for path in sorted(directory.rglob("*")) if path.is_file()]
         content = {
             "version": __version__,
@@ -153,10 +154,9 @@ class CheckpointStore:
         found = self._read_parameters(path, record["files"])
         check_shapes(found, like.parameters, str(path))
         rest = read_arrays(path / OPTIMIZER, record["files"][OPTIMIZER])
-        empty = like._replace(parameters={})
-        check_shapes(rest, _by_path(empty), str(path))
-        leaves = [rest[name] for name in _by_path(empty)]
-        state = jax.tree.unflatten(jax.tree.structure(empty), leaves)
+        expected, structure = by_path(like._replace(parameters={}))
+        check_shapes(rest, expected, str(path))
+        state = jax.tree.unflatten(structure, [rest[name] for name in expected])
         where = record["progress"]
         best = where["best"] and Best(**where["best"])
         progress = Progress(where["step"], where["seconds"], best)
@@ -221,8 +221,3 @@ def _set_aside(path: Path) -> None:
         best.unlink()
     free = path.with_name(f"bad-{path.name}")
     path.rename(free.with_name(f"{free.name}-{os.urandom(3).hex()}") if free.exists() else free)
-
-
-def _by_path(tree: Any) -> Arrays:
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in flat}
