@@ -78,9 +78,8 @@ def import_gpt2(directory: str | os.PathLike[str]) -> StandardLM:
         )
     model = eqx.filter_eval_shape(StandardLM.init, config, key=jax.random.key(0))
     arrays = _our_arrays(tensors, config)
-    shapes = {name: leaf.shape for name, leaf in arrays_of(model).items()}
-    shaped = {name: jnp.asarray(arrays[name].reshape(shape)) for name, shape in shapes.items()}
-    return with_arrays(model, shaped)
+    shaped = {name: arrays[name].reshape(leaf.shape) for name, leaf in arrays_of(model).items()}
+    return with_arrays(model, jax.tree.map(jnp.asarray, shaped))
 
 
 def _read_config(path: Path) -> dict[str, Any]:

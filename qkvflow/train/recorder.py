@@ -34,9 +34,8 @@ class Recorder:
         self._step_tokens = run.batch_size * run.length
         self._step_flops = _flops(model, run)
         self._last = progress
-        self._seeds: list[Record] = [{}]  # what tells the records of several seeds apart
-        if run.seeds > 1:
-            self._seeds = [{"seed": seed} for seed in run.all_seeds]
+        # What tells the records of several seeds apart.
+        self._seeds = [{"seed": seed} if run.seeds > 1 else {} for seed in run.all_seeds]
 
     def write(self, kind: str, at: Progress, **values: Any) -> None:
         """Hand a record of this kind to every sink."""

@@ -60,8 +60,8 @@ class Learner:
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
     accumulate: int
-    trained: tuple[str, ...] | None = None
-    """Paths of the arrays that change; None: all. The others have no gradient, no optimizer state."""
+    trained: tuple[str, ...]
+    """Paths of the arrays that change. The others have no gradient, no optimizer state."""
 
     @staticmethod
     def of(run: RunConfig, config: Gpt2Config) -> "Learner":
@@ -72,7 +72,7 @@ class Learner:
         trained = trained_paths(model, run.start)
         arrays, _ = split(arrays_of(model), trained)
         schedule = make_schedule(run.optimizer, run.steps)
-        table = {path: found for path, found in model.parameters().items() if path in arrays}
+        table, _ = split(model.parameters(), trained)
         optimizer = make_optimizer(run.optimizer, schedule, table)
         check_optimizer(optimizer, arrays, run.optimizer.name)
         return Learner(run.model, model, optimizer, schedule, run.accumulate, trained)
@@ -150,10 +150,8 @@ class Learner:
         return jnp.mean(token_losses(model, inputs, targets, t, key if drops else None))
 
 
-def split(arrays: Arrays, trained: tuple[str, ...] | None) -> tuple[Arrays, Arrays]:
-    """The arrays that change and those that do not; without a choice all of them change."""
-    if trained is None:
-        return arrays, {}
+def split(arrays: Arrays, trained: tuple[str, ...]) -> tuple[Arrays, Arrays]:
+    """The arrays that change and those that do not, or what is known of them by path."""
     own = {path: arrays[path] for path in trained}
     return own, {path: array for path, array in arrays.items() if path not in own}
 
