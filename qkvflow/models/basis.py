@@ -15,6 +15,7 @@ import dataclasses
 from typing import Any
 
 import equinox as eqx
+import haliax as hax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -97,20 +98,15 @@ def _check(model: LanguageModel, count: int) -> None:
 
 def _rows(table: PerLayer) -> np.ndarray:
     """The weights of a part as a matrix [L, size] in double precision, less what `generated` adds."""
-    parts = [np.asarray(leaf.array, np.float64) for leaf in _leaves(table.table)]
+    parts = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(table)]
     if isinstance(table.table, Norm):
         parts[0] = parts[0] - 1.0
     return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
 
 
-def _leaves(part: Any) -> list[NamedArray]:
-    """Weight, and bias where there is one."""
-    return [leaf for leaf in (part.weight, part.bias) if leaf is not None]
-
-
 def _arrays(table: PerLayer, curve: Generated) -> Arrays:
     """The arrays of the curve that is nearest to a table, by their paths in it."""
-    own = _leaves(curve.basis)
+    own = hax.tree_util.tree_leaves(curve.basis)
     count = own[0].array.shape[0]
     left, values, right = np.linalg.svd(_rows(table), full_matrices=False)
     unused = max(0, count - len(values))

@@ -159,8 +159,7 @@ class CheckpointStore:
         state = jax.tree.unflatten(structure, [rest[name] for name in expected])
         where = record["progress"]
         best = where["best"] and Best(**where["best"])
-        progress = Progress(where["step"], where["seconds"], best)
-        return progress, state._replace(parameters=found)
+        return Progress(where["step"], where["seconds"], best), state._replace(parameters=found)
 
     def _read_parameters(self, path: Path, files: dict[str, str]) -> Arrays:
         each = [
@@ -195,22 +194,20 @@ def newest_good(directory: Path) -> tuple[Path | None, dict[str, Any], list[str]
         FileError: there are checkpoints, and none is good.
     """
     remove_abandoned(directory)
-    problems: list[str] = []
-    bad: list[Path] = []
+    bad: dict[Path, str] = {}
     for path in checkpoint_paths(directory):
         try:
             content = check_checkpoint(path)
         except FileError as error:
-            problems.append(str(error))
-            bad.append(path)
+            bad[path] = str(error)
             continue
         for other in bad:
             _set_aside(other)
-        return path, content, problems
-    if problems:
+        return path, content, list(bad.values())
+    if bad:
         raise FileError(
-            f"No checkpoint in {directory} can be used: {' '.join(problems)} Remove the directory to "
-            "begin again."
+            f"No checkpoint in {directory} can be used: {' '.join(bad.values())} Remove the directory "
+            "to begin again."
         )
     return None, {}, []
 

@@ -7,7 +7,6 @@ any more, until the loop has noticed and stops.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -121,33 +120,25 @@ class Learner:
         depth: int | None = None,
     ) -> tuple[Array, Arrays]:
         """Mean loss and its gradient, the batch in `accumulate` parts one after the other."""
-        differentiate = jax.value_and_grad(partial(self._loss, depth))
+        config, t = self.model.config, None if depth is None else layer_times(depth)
+        drops = config.attn_pdrop or config.resid_pdrop or config.embd_pdrop
+
+        def loss(parameters: Arrays, key: Array, inputs: Array, targets: Array) -> Array:
+            model = with_arrays(self.model, parameters | fixed)
+            return jnp.mean(token_losses(model, inputs, targets, t, key if drops else None))
+
+        differentiate = jax.value_and_grad(loss)
         if self.accumulate == 1:
-            return differentiate(parameters, fixed, key, inputs, targets)
+            return differentiate(parameters, key, inputs, targets)
         parts = [ids.reshape(self.accumulate, -1, ids.shape[-1]) for ids in (inputs, targets)]
         keys = jax.random.split(key, self.accumulate)
 
         def add(total: Any, part: Any) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, total, differentiate(parameters, fixed, *part)), None
+            return jax.tree.map(jnp.add, total, differentiate(parameters, *part)), None
 
         zero = jnp.zeros(()), jax.tree.map(jnp.zeros_like, parameters)
         total, _ = lax.scan(add, zero, (keys, *parts))
         return jax.tree.map(lambda x: x / self.accumulate, total)
-
-    def _loss(
-        self,
-        depth: int | None,
-        parameters: Arrays,
-        fixed: Arrays,
-        key: Array,
-        inputs: Array,
-        targets: Array,
-    ) -> Array:
-        config = self.model.config
-        drops = config.attn_pdrop or config.resid_pdrop or config.embd_pdrop
-        model = with_arrays(self.model, parameters | fixed)
-        t = None if depth is None else layer_times(depth)
-        return jnp.mean(token_losses(model, inputs, targets, t, key if drops else None))
 
 
 def split(arrays: Arrays, trained: tuple[str, ...]) -> tuple[Arrays, Arrays]:
