@@ -47,7 +47,7 @@ def magnitudes(model):
 
 def before_training(run):
     """The model that a run began with."""
-    return Program.of(run, open_data(run)).model(0)
+    return Program(run, open_data(run)).model(0)
 
 
 def slopes(rows):

@@ -123,7 +123,8 @@ def _check_choices(
             f"max_new_tokens is {count} after a prompt of {length}; this model has {longest} "
             f"positions, so expected 0 to {longest - length}."
         )
-    if temperature < 0 or (top_k is not None and top_k < 1) or not _is_share(top_p):
+    share = 1.0 if top_p is None else top_p
+    if temperature < 0 or (top_k is not None and top_k < 1) or not 0 < share <= 1:
         problems.append(
             f"temperature {temperature}, top_k {top_k}, top_p {top_p}; expected a temperature of at "
             "least 0, a top_k of at least 1 and a top_p above 0 and at most 1 (or None)."
@@ -132,7 +133,3 @@ def _check_choices(
         problems.append("sampling needs a key=jax.random.key(seed); temperature=0.0 needs none.")
     if problems:
         raise ConfigError("Nothing can be generated like this:", problems)
-
-
-def _is_share(top_p: float | None) -> bool:
-    return top_p is None or 0 < top_p <= 1

@@ -34,10 +34,7 @@ GROUPS = {
     }
 }
 """Commands that have commands of their own."""
-LONG = {
-    *("compare", "train", "finetune"),
-    *("experiment run", "experiment tune", "experiment ablate"),
-}
+LONG = {"compare", "train", "finetune", "experiment run", "experiment tune", "experiment ablate"}
 """Commands that repeat one large computation."""
 HELP = ("-h", "--help", "help")
 
@@ -45,21 +42,18 @@ HELP = ("-h", "--help", "help")
 def usage(group: str | None = None) -> str:
     """What `qkvflow --help` prints, or `qkvflow GROUP --help`."""
     commands = COMMANDS if group is None else GROUPS[group]
-    title = f"qkvflow {__version__}: language models whose weights are functions of depth."
     name = "qkvflow" if group is None else f"qkvflow {group}"
-    lines = [f"  {command:<10} {summary}" for command, summary in commands.items()]
-    return "\n".join(
-        [
-            title if group is None else COMMANDS[group],
-            "",
-            f"Usage: {name} COMMAND [OPTIONS]",
-            f"       {name} COMMAND --help explains the options.",
-            "Any command takes --plugin FILE: your Python, which registers what options name.",
-            "",
-            "Commands:",
-            *lines,
-        ]
-    )
+    about = f"qkvflow {__version__}: language models whose weights are functions of depth."
+    lines = [
+        about if group is None else COMMANDS[group],
+        "",
+        f"Usage: {name} COMMAND [OPTIONS]",
+        f"       {name} COMMAND --help explains the options.",
+        "Any command takes --plugin FILE: your Python, which registers what options name.",
+        "",
+        "Commands:",
+    ]
+    return "\n".join(lines + [f"  {name:<10} {summary}" for name, summary in commands.items()])
 
 
 def main(arguments: list[str] | None = None) -> int:

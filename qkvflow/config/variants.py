@@ -132,6 +132,8 @@ class Integrator(Variant):
     word = "method"
     unit_step: ClassVar[bool] = False
     """Whether every layer counts in full, whatever the spacing of the layers."""
+    has_grid: ClassVar[bool] = True
+    """Whether the layers are known before the forward pass."""
 
     @abstractmethod
     def plan(self, depth: int, t: Any = None) -> Any:
@@ -148,11 +150,6 @@ class Integrator(Variant):
     @abstractmethod
     def follow(self, curves: Any, x: Any, config: "Gpt2Config", t: Any, context: Any) -> Any:
         """x(1) from x(0), through a block of curves."""
-
-    @property
-    def has_grid(self) -> bool:
-        """Whether the layers are known before the forward pass."""
-        return True
 
     @property
     def remedy(self) -> str:

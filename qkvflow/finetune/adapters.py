@@ -32,15 +32,15 @@ def save_adapter(model: LanguageModel, start: StartConfig, directory: str | os.P
         FileError: the directory is there already.
     """
     target = Path(directory).expanduser()
-    trained = trained_paths(model, start)
-    if trained is None:
+    if start.train == "all":
         problem = "all arrays of the model were trained; save the model itself."
         raise ConfigError("There is no adapter:", [problem])
     if target.exists():
         raise FileError(f"{target} is there already; give a directory that is not, or remove it.")
     arrays = arrays_of(model)
+    trained = {path: arrays[path] for path in trained_paths(model, start)}
     with building(target) as place:
-        digest = write_arrays(place / ARRAYS, {path: arrays[path] for path in trained})
+        digest = write_arrays(place / ARRAYS, trained)
         content = {
             "version": __version__,
             "base_digest": start.digest,

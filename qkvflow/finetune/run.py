@@ -61,14 +61,13 @@ def finetune(config: FinetuneConfig, out: str | Path, sinks: Sequence[Sink] = ()
         return Finetuned(outcome)
     model = load_model(out / "final")
     adapter = _keep_adapter(run, model, out)
-    trained = trained_paths(model, run.start)
     arrays = arrays_of(model)
     losses = _losses(run, out)
     return Finetuned(
         outcome,
         losses["before"],
         losses["after"],
-        sum(arrays[path].size for path in (arrays if trained is None else trained)),
+        sum(arrays[path].size for path in trained_paths(model, run.start)),
         count_parameters(model).total,
         adapter,
         0 if adapter is None else sum(path.stat().st_size for path in adapter.iterdir()),

@@ -7,7 +7,8 @@ from jax import Array
 
 from qkvflow.config import ConfigError
 from qkvflow.config.variants import ADAPTERS, Adapter
-from qkvflow.models.language_model import LanguageModel, with_adapters
+from qkvflow.models.language_model import LanguageModel
+from qkvflow.nn.adapters import add_adapters
 from qkvflow.nn.linear import Linear
 
 _Model = TypeVar("_Model", bound=LanguageModel)
@@ -40,8 +41,8 @@ def adapt(model: _Model, adapter: Adapter | str, *, key: Array, **settings: Any)
     chosen = ADAPTERS.read({"method": adapter, **settings} if isinstance(adapter, str) else adapter)
     config = dataclasses.replace(model.config, adapter=chosen)
     head = cast(Linear | None, model.lm_head)
-    transformer, adapted = with_adapters(model.transformer, head, config, key)
-    return type(model)(config, transformer, adapted)
+    blocks, adapted = add_adapters(model.transformer.blocks, head, config, key=key)
+    return type(model)(config, dataclasses.replace(model.transformer, blocks=blocks), adapted)
 
 
 def adapter_paths(model: LanguageModel) -> tuple[str, ...]:

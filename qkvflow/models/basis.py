@@ -15,9 +15,11 @@ import dataclasses
 from typing import Any
 
 import equinox as eqx
+import haliax as hax
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.special
 from haliax import NamedArray
 
 from qkvflow.config import ConfigError
@@ -96,50 +98,39 @@ def _check(model: LanguageModel, count: int) -> None:
 
 def _rows(table: PerLayer) -> np.ndarray:
     """The weights of a part as a matrix [L, size] in double precision, less what `generated` adds."""
-    parts = [np.asarray(leaf.array, np.float64) for leaf in _leaves(table.table)]
+    parts = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(table)]
     if isinstance(table.table, Norm):
         parts[0] = parts[0] - 1.0
     return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
 
 
-def _leaves(part: Any) -> list[NamedArray]:
-    """Weight, and bias where there is one."""
-    return [leaf for leaf in (part.weight, part.bias) if leaf is not None]
-
-
 def _arrays(table: PerLayer, curve: Generated) -> Arrays:
     """The arrays of the curve that is nearest to a table, by their paths in it."""
-    count = curve.basis.weight.array.shape[0]
+    own = hax.tree_util.tree_leaves(curve.basis)
+    count = own[0].array.shape[0]
     left, values, right = np.linalg.svd(_rows(table), full_matrices=False)
-    rank = min(count, len(values))
-    coefficients = np.zeros((len(left), count))
-    coefficients[:, :rank] = left[:, :rank] * values[:rank]
-    basis = np.zeros((count, right.shape[1]))
-    basis[:rank] = right[:rank]
-    arrays, place = {}, 0
-    for name, leaf in zip(("weight", "bias"), _leaves(curve.basis)):
-        shape = leaf.array.shape
-        size = int(np.prod(shape[1:]))
-        arrays[f"basis.{name}"] = basis[:, place : place + size].reshape(shape).astype(np.float32)
-        place += size
+    unused = max(0, count - len(values))
+    coefficients = np.pad((left * values)[:, :count], ((0, 0), (0, unused)))
+    basis = np.pad(right[:count], ((0, unused), (0, 0)))
+    pieces = np.split(basis, [own[0].size // count], axis=1)
+    arrays = {
+        f"basis.{name}": piece.reshape(leaf.array.shape).astype(np.float32)
+        for name, leaf, piece in zip(("weight", "bias"), own, pieces)
+    }
     if isinstance(curve.offset.weight, NamedArray):
         arrays["offset.weight"] = np.zeros(curve.offset.weight.array.shape, np.float32)
-    return arrays | _network_arrays(curve, coefficients)
+    return arrays | _network_arrays(curve.network, coefficients)
 
 
-def _network_arrays(curve: Generated, coefficients: np.ndarray) -> Arrays:
+def _network_arrays(network: Any, coefficients: np.ndarray) -> Arrays:
     """The time network that gives these coefficients [L, T] at the layers."""
-    network = {path: array.shape for path, array in arrays_of(curve.network).items()}
-    count = coefficients.shape[1]
+    count, features = coefficients.shape[1], network.hidden.In[0].size
     scale = np.maximum(np.abs(coefficients).max(axis=0), np.finfo(np.float32).tiny) / REACH
-    table = np.zeros(network["embedding.table"])
-    table[:, :count] = _inverse_silu(CENTRE + coefficients / scale)
-    hidden = np.zeros(network["hidden.weight"])
-    np.fill_diagonal(hidden, 1.0)
+    table = _inverse_silu(CENTRE + coefficients / scale)
     arrays = {
-        "embedding.table": table,
-        "hidden.weight": hidden,
-        "hidden.bias": np.zeros(network["hidden.bias"]),
+        "embedding.table": np.pad(table, ((0, 0), (0, features - count))),
+        "hidden.weight": np.eye(features, count),
+        "hidden.bias": np.zeros(count),
         "out.weight": np.diag(scale),
         "out.bias": -CENTRE * scale,
     }
@@ -147,9 +138,5 @@ def _network_arrays(curve: Generated, coefficients: np.ndarray) -> Arrays:
 
 
 def _inverse_silu(y: np.ndarray) -> np.ndarray:
-    """x with silu(x) = y, for y from 1 to 3, by Newton's method; silu is steep there."""
-    x = y.copy()
-    for _ in range(50):
-        sigmoid = 1 / (1 + np.exp(-x))
-        x -= (x * sigmoid - y) / (sigmoid * (1 + x * (1 - sigmoid)))
-    return x
+    """x with silu(x) = y > 0: then (x - y) exp(x - y) = y exp(-y), which Lambert's W inverts."""
+    return y + scipy.special.lambertw(y * np.exp(-y)).real

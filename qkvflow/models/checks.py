@@ -92,15 +92,13 @@ def checked_time(t: Time | None, integrator: Integrator) -> Array | None:
             "t is a grid, but the adaptive integrator chooses its own steps; "
             "pass None or a number, or use a fixed-step integrator."
         )
-    if not isinstance(t, jax.core.Tracer):
-        _check_time_values(np.asarray(t, np.float64), integrator)
-    return jnp.asarray(t, jnp.float32)
-
-
-def _check_time_values(t: np.ndarray, integrator: Integrator) -> None:
-    if not np.all((t >= 0) & (t <= 1)):
-        raise ValueError(f"t is {t}; expected times from 0 (the embedding) to 1 (the last layer).")
-    if t.ndim == 1 and not integrator.unit_step and not np.all(np.diff(t, prepend=0.0) > 0):
+    if isinstance(t, jax.core.Tracer):
+        return jnp.asarray(t, jnp.float32)
+    known = np.asarray(t, np.float64)
+    if not np.all((known >= 0) & (known <= 1)):
+        raise ValueError(f"t is {known}; expected times from 0 (the embedding) to 1 (the last layer).")
+    if known.ndim == 1 and not integrator.unit_step and not np.all(np.diff(known, prepend=0.0) > 0):
         raise ValueError(
-            f"t is {t}; {integrator} steps from 0 through these times, so they must increase."
+            f"t is {known}; {integrator} steps from 0 through these times, so they must increase."
         )
+    return jnp.asarray(t, jnp.float32)

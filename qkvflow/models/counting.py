@@ -49,9 +49,8 @@ def _nodes(tree: Any, kind: type) -> list[Any]:
 def count_parameters(model: LanguageModel) -> Parameters:
     """Parameters by group: embeddings, base weights (and norms), time networks, output projection."""
     sizes = dict.fromkeys(("embedding", "base", "time_network", "head"), 0)
-    arrays = arrays_of(model)
-    for path, parameter in model.parameters().items():
-        sizes[parameter.group] += arrays[path].size
+    for parameter in model.parameters().values():
+        sizes[parameter.group] += size_of(parameter.axes)
     return Parameters(**sizes)
 
 

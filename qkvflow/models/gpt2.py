@@ -68,7 +68,9 @@ def import_gpt2(directory: str | os.PathLike[str]) -> StandardLM:
     path = Path(directory).expanduser()
     fields = _read_config(path)
     tensors = _read_tensors(path)
-    config = _config(fields, path, tied=_is_tied(fields, tensors))
+    config = _config(fields, path)
+    if config.tie_embeddings:
+        tensors.pop("lm_head.weight", None)  # a copy of the token embedding
     expected = _expected_shapes(config)
     problems = shape_problems(tensors, expected)
     if problems:
@@ -78,9 +80,8 @@ def import_gpt2(directory: str | os.PathLike[str]) -> StandardLM:
         )
     model = eqx.filter_eval_shape(StandardLM.init, config, key=jax.random.key(0))
     arrays = _our_arrays(tensors, config)
-    shapes = {name: leaf.shape for name, leaf in arrays_of(model).items()}
-    shaped = {name: jnp.asarray(arrays[name].reshape(shape)) for name, shape in shapes.items()}
-    return with_arrays(model, shaped)
+    shaped = {name: arrays[name].reshape(leaf.shape) for name, leaf in arrays_of(model).items()}
+    return with_arrays(model, jax.tree.map(jnp.asarray, shaped))
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -120,15 +121,7 @@ def _read_tensors(path: Path) -> Arrays:
     }
 
 
-def _is_tied(fields: dict[str, Any], tensors: Arrays) -> bool:
-    """Whether the output projection is the token embedding; then a copy of it is dropped."""
-    if not fields.get("tie_word_embeddings", True):
-        return False
-    tensors.pop("lm_head.weight", None)
-    return True
-
-
-def _config(fields: dict[str, Any], path: Path, *, tied: bool) -> Gpt2Config:
+def _config(fields: dict[str, Any], path: Path) -> Gpt2Config:
     problems = [
         f"{name} is {fields[name]!r}; only {value!r} is supported."
         for name, value in _EXPECTED.items()
@@ -154,7 +147,7 @@ def _config(fields: dict[str, Any], path: Path, *, tied: bool) -> Gpt2Config:
             resid_pdrop=float(fields.get("resid_pdrop", 0.1)),
             embd_pdrop=float(fields.get("embd_pdrop", 0.1)),
             mlp_ratio=_ratio(fields.get("n_inner") or 4 * fields["n_embd"], fields["n_embd"]),
-            tie_embeddings=tied,
+            tie_embeddings=bool(fields.get("tie_word_embeddings", True)),
             norm_epsilon=float(fields.get("layer_norm_epsilon", 1e-5)),
         )
     except ConfigError as error:

@@ -26,7 +26,6 @@ from qkvflow.nn.time_embed import Time
 from qkvflow.nn.weights import Weight, resolve
 
 EMBEDDING_SCALE = 0.1
-_ADAPTERS = 0x61646170  # sets the keys of adapters apart from those of the other weights
 
 
 class Transformer(eqx.Module):
@@ -202,17 +201,8 @@ def _fresh_weights(config: Gpt2Config, key: Array) -> tuple[Transformer, Linear 
     k_transformer, k_head = jax.random.split(key)
     head = Linear.init((config.Embed,), (config.Vocab,), key=k_head)
     transformer = Transformer.init(config, key=k_transformer)
-    return with_adapters(transformer, None if config.tie_embeddings else head, config, key)
-
-
-def with_adapters(
-    transformer: Transformer, head: Linear | None, config: Gpt2Config, key: Array
-) -> tuple[Transformer, Linear | Weight | None]:
-    """The same weights with the adapters that a config names, fresh; they change nothing yet."""
-    if config.adapter is None:
-        return transformer, head
-    own = jax.random.fold_in(key, _ADAPTERS)
-    blocks, adapted = add_adapters(transformer.blocks, head, config, key=own)
+    untied = None if config.tie_embeddings else head
+    blocks, adapted = add_adapters(transformer.blocks, untied, config, key=key)
     return dataclasses.replace(transformer, blocks=blocks), adapted
 
 

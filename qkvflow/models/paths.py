@@ -6,6 +6,9 @@ from typing import Any, TypeVar
 import haliax as hax
 import jax
 from haliax import NamedArray
+from haliax.util import is_named_array
+
+from qkvflow.nn.parameters import by_path
 
 Arrays = dict[str, Any]
 _Tree = TypeVar("_Tree")
@@ -28,21 +31,15 @@ def arrays_of(model: Any) -> Arrays:
 
 def with_arrays(model: _Tree, arrays: Mapping[str, Any]) -> _Tree:
     """The same model with these arrays for its own."""
-    flat, structure = jax.tree_util.tree_flatten_with_path(
-        model, is_leaf=lambda node: isinstance(node, NamedArray)
-    )
-    leaves = [
-        hax.named(arrays[_name(path)], leaf.axis_names) if isinstance(leaf, NamedArray) else leaf
-        for path, leaf in flat
+    leaves, structure = by_path(model, is_named_array)
+    own = [
+        hax.named(arrays[path], leaf.axis_names) if is_named_array(leaf) else leaf
+        for path, leaf in leaves.items()
     ]
-    return jax.tree.unflatten(structure, leaves)
+    return jax.tree.unflatten(structure, own)
 
 
 def nodes_of(tree: Any, kind: type) -> Iterator[tuple[str, Any]]:
     """The outermost nodes of a type, with their paths."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda node: isinstance(node, kind))
-    return ((_name(path), node) for path, node in flat if isinstance(node, kind))
-
-
-def _name(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator=".")
+    nodes, _ = by_path(tree, lambda node: isinstance(node, kind))
+    return ((path, node) for path, node in nodes.items() if isinstance(node, kind))

@@ -30,16 +30,14 @@ from qkvflow.nn.weights import resolve
 class Adaptive(Integrator):
     """Tsit5 with proportional-integral step control."""
 
+    has_grid = False
+
     rtol: Positive = 1e-3
     """Relative tolerance."""
     atol: Positive = 1e-4
     """Absolute tolerance."""
     max_steps: PositiveInt = 256
     """Steps after which it gives up."""
-
-    @property
-    def has_grid(self) -> bool:
-        return False
 
     def plan(self, depth: int, t: Time | None = None) -> NoReturn:
         raise ConfigError(

@@ -50,25 +50,6 @@ class Attention(eqx.Module):
     rotary_base: float | None = eqx.field(static=True)
     pdrop: float = eqx.field(static=True)
 
-    @staticmethod
-    def init(config: Gpt2Config, *, key: Array, out_gain: float) -> "Attention":
-        """Each head of keys has its own queries beside it: the axis "qkv" is G queries, key, value."""
-        k_qkv, k_out = jax.random.split(key)
-        KVHeads, Group, HeadSize = config.KVHeads, config.Group, config.HeadSize
-        Qkv = Axis("qkv", Group.size + 2)
-        return Attention(
-            qkv=Linear.init((config.Embed,), (KVHeads, Qkv, HeadSize), key=k_qkv, bias=config.bias),
-            out=Linear.init(
-                (KVHeads, Group, HeadSize),
-                (config.Embed,),
-                key=k_out,
-                bias=config.bias,
-                gain=out_gain,
-            ),
-            rotary_base=config.rotary_base if config.flavour == "llama" else None,
-            pdrop=config.attn_pdrop,
-        )
-
     def empty_cache(self, batch: int, length: int, dtype: jnp.dtype) -> AttentionCache:
         """A cache for `length` positions."""
         KVHeads, _, HeadSize = self.qkv.Out
@@ -108,7 +89,16 @@ class AttentionPart(Part):
     """Causal attention; its heads are fields of the model's config."""
 
     def build(self, config: Gpt2Config, *, key: Array, out_gain: float) -> Attention:
-        return Attention.init(config, key=key, out_gain=out_gain)
+        """Each head of keys has its own queries beside it: the axis "qkv" is G queries, key, value."""
+        k_qkv, k_out = jax.random.split(key)
+        KVHeads, Group, HeadSize = config.KVHeads, config.Group, config.HeadSize
+        Embed, Qkv, Mixed = config.Embed, Axis("qkv", Group.size + 2), (KVHeads, Group, HeadSize)
+        return Attention(
+            qkv=Linear.init((Embed,), (KVHeads, Qkv, HeadSize), key=k_qkv, bias=config.bias),
+            out=Linear.init(Mixed, (Embed,), key=k_out, bias=config.bias, gain=out_gain),
+            rotary_base=config.rotary_base if config.flavour == "llama" else None,
+            pdrop=config.attn_pdrop,
+        )
 
     def width_multiple(self, config: Gpt2Config) -> int:
         """Heads are of one width, an even one where positions are rotations."""

@@ -51,16 +51,15 @@ class LayerPlan:
         With `unit_step` h = 1 in the sums, whatever the spacing of the layers.
         """
         xp = jnp if isinstance(t, jax.Array) else np
-        ends = layer_times(depth) if t is None or np.ndim(t) == 0 else xp.asarray(t, xp.float32)
-        starts = xp.concatenate([xp.zeros((1,), xp.float32), ends[:-1]])
-        sizes = ends - starts if t is not None and np.ndim(t) else np.full(depth, 1 / depth)
         c = np.asarray(tableau.c)[None, :]
-        if t is None:  # exact, so that the end of a layer and the start of the next are one time
+        if t is not None and np.ndim(t):
+            ends = xp.asarray(t, xp.float32)
+            sizes = ends - xp.concatenate([xp.zeros((1,), xp.float32), ends[:-1]])
+            times = ends[:, None] - (1.0 - c).astype(np.float32) * sizes[:, None]
+        else:  # exact, so that the end of a layer and the start of the next are one time
+            ends, sizes = layer_times(depth), np.full(depth, 1 / depth)
             times = (np.arange(depth)[:, None] + c) / depth
-        else:
-            times = ends[:, None] - (1.0 - c).astype(np.float32) * sizes[:, None].astype(np.float32)
-        if t is not None and np.ndim(t) == 0:
-            times = xp.broadcast_to(xp.asarray(t, xp.float32), times.shape)
+            times = times if t is None else xp.full(times.shape, t)
         sizes = xp.ones_like(ends) if unit_step else sizes
         return LayerPlan(tableau, times.astype(xp.float32), sizes.astype(xp.float32), ends)
 

@@ -154,10 +154,8 @@ def _is_small(evaluations: int, x: NamedArray) -> bool:
 
 def without_layer_axis(stacked: Any) -> Any:
     """Take the name of the layer axis off named arrays that a scan has sliced along it."""
-    return jax.tree.map(
-        lambda leaf: (
-            hax.named(leaf.array, leaf.axis_names[1:]) if isinstance(leaf, NamedArray) else leaf
-        ),
-        stacked,
-        is_leaf=lambda node: isinstance(node, NamedArray),
-    )
+
+    def sliced(leaf: Any) -> Any:
+        return hax.named(leaf.array, leaf.axis_names[1:]) if isinstance(leaf, NamedArray) else leaf
+
+    return hax.tree_util.tree_map(sliced, stacked)

@@ -57,7 +57,8 @@ class Linear(eqx.Module):
         product = rows @ matrix.astype(x.dtype)
         if self.bias is not None:
             product += self.bias.array.reshape(1, -1).astype(x.dtype)
-        return hax.named(product.reshape(_shape(leading + self.Out)), leading + self.Out)
+        axes = leading + self.Out
+        return hax.named(product.reshape([axis.size for axis in axes]), axes)
 
     def parameters(self) -> Table:
         """A matrix, or a vector of parameters where there are no inputs."""
@@ -74,10 +75,6 @@ class Linear(eqx.Module):
 def product_operations(down: Linear, up: Linear) -> int:
     """Operations of the product of the weights of two linear maps."""
     return 2 * up.In[0].size * size_of(up.Out) * size_of(down.In)
-
-
-def _shape(axes: Sequence[Axis]) -> tuple[int, ...]:
-    return tuple(axis.size for axis in axes)
 
 
 class Embedding(eqx.Module):

@@ -25,19 +25,6 @@ class MLP(eqx.Module):
     down: Linear
     activation: str = eqx.field(static=True)
 
-    @staticmethod
-    def init(config: Gpt2Config, *, key: Array, out_gain: float) -> "MLP":
-        """In the llama flavour `up` has two branches, the gate and the value."""
-        k_up, k_down = jax.random.split(key)
-        Branch = Axis("branch", 2 if config.flavour == "llama" else 1)
-        return MLP(
-            up=Linear.init((config.Embed,), (Branch, config.Mlp), key=k_up, bias=config.bias),
-            down=Linear.init(
-                (config.Mlp,), (config.Embed,), key=k_down, bias=config.bias, gain=out_gain
-            ),
-            activation=config.activation,
-        )
-
     def empty_cache(self, batch: int, length: int, dtype: object) -> None:
         """Positions do not see each other: there is nothing to remember."""
 
@@ -61,4 +48,12 @@ class MlpPart(Part):
     """The feed-forward part; its width and activation are fields of the model's config."""
 
     def build(self, config: Gpt2Config, *, key: Array, out_gain: float) -> MLP:
-        return MLP.init(config, key=key, out_gain=out_gain)
+        """In the llama flavour `up` has two branches, the gate and the value."""
+        k_up, k_down = jax.random.split(key)
+        Embed, Mlp, bias = config.Embed, config.Mlp, config.bias
+        Branch = Axis("branch", 2 if config.flavour == "llama" else 1)
+        return MLP(
+            up=Linear.init((Embed,), (Branch, Mlp), key=k_up, bias=bias),
+            down=Linear.init((Mlp,), (Embed,), key=k_down, bias=bias, gain=out_gain),
+            activation=config.activation,
+        )

@@ -6,6 +6,7 @@ says nothing, and an optimizer, a sharding, an adapter or a file asks one table.
 """
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -63,6 +64,13 @@ def parameters_of(module: Any) -> Table:
     return own() if own is not None else parameters_inside(module)
 
 
+def by_path(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[dict[str, Any], Any]:
+    """The leaves of a tree by the paths that lead to them, such as parts.mlp.part.up; its structure."""
+    flat, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)
+    names = (jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in flat)
+    return {name: leaf for name, (_, leaf) in zip(names, flat)}, structure
+
+
 def parameters_inside(module: Any) -> Table:
     """The arrays that the modules inside of a module have, by path from it."""
 
@@ -70,10 +78,8 @@ def parameters_inside(module: Any) -> Table:
         holds = isinstance(node, NamedArray) or hasattr(node, "parameters")
         return node is not module and holds
 
-    flat, _ = jax.tree_util.tree_flatten_with_path(module, is_leaf=is_leaf)
     table: Table = {}
-    for path, node in flat:
-        name = jax.tree_util.keystr(path, simple=True, separator=".")
+    for name, node in by_path(module, is_leaf)[0].items():
         if isinstance(node, NamedArray):
             table[name] = Parameter(node.axes)
         elif hasattr(node, "parameters"):

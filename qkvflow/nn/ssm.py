@@ -60,29 +60,6 @@ class SelectiveSSM(eqx.Module):
     chunk_size: int = eqx.field(static=True)
     state_size: int = eqx.field(static=True)
 
-    @staticmethod
-    def init(settings: "SsmPart", config: Gpt2Config, *, key: Array, out_gain: float) -> "SelectiveSSM":
-        """Rates A evenly spaced from 1 to 16, step sizes log-uniform, as in Mamba."""
-        k_z, k_xbc, k_delta, k_conv, k_bias, k_out = jax.random.split(key, 6)
-        Embed, Inner = config.Embed, Axis("ssm_inner", settings.inner(config))
-        Heads = Axis("ssm_heads", Inner.size // settings.width_of_head(config))
-        Channels = Axis("ssm_channels", Inner.size + 2 * settings.state_size)
-        Width = Axis("ssm_conv", settings.conv_width)
-        rates = inverse_softplus(jnp.linspace(1.0, 16.0, Heads.size))
-        return SelectiveSSM(
-            z=Linear.init((Embed,), (Inner,), key=k_z),
-            xbc=Linear.init((Embed,), (Channels,), key=k_xbc),
-            delta=Linear.init((Embed,), (Heads,), key=k_delta),
-            delta_bias=Linear(_delta_bias(settings, Heads, key=k_bias), None, (), (Heads,)),
-            conv=Linear.init((Width,), (Channels,), key=k_conv, bias=config.bias),
-            A=Linear(hax.named(rates, Heads), None, (), (Heads,)),
-            D=Linear(hax.ones(Heads), None, (), (Heads,)),
-            norm=Norm.init(Inner, "rms", bias=False, epsilon=config.norm_epsilon),
-            out=Linear.init((Inner,), (Embed,), key=k_out, bias=config.bias, gain=out_gain),
-            chunk_size=settings.chunk_size,
-            state_size=settings.state_size,
-        )
-
     @property
     def _heads(self) -> tuple[int, int]:
         heads = self.A.Out[0].size
@@ -141,13 +118,6 @@ class SelectiveSSM(eqx.Module):
         return scan_by_chunks(values, delta, A, B, C, state, chunk_size=self.chunk_size)
 
 
-def _delta_bias(settings: "SsmPart", Heads: Axis, *, key: Array) -> NamedArray:
-    """Biases whose softplus is log-uniform between the smallest and the largest step size."""
-    low, high = math.log(settings.delta_min), math.log(settings.delta_max)
-    delta = jnp.exp(jax.random.uniform(key, (Heads.size,), minval=low, maxval=high))
-    return hax.named(inverse_softplus(delta), Heads)
-
-
 @PARTS.register("ssm")
 @dataclass(frozen=True)
 class SsmPart(Part):
@@ -196,4 +166,29 @@ class SsmPart(Part):
         return head // math.gcd(head, self.expand)
 
     def build(self, config: Gpt2Config, *, key: Array, out_gain: float) -> SelectiveSSM:
-        return SelectiveSSM.init(self, config, key=key, out_gain=out_gain)
+        """Rates A evenly spaced from 1 to 16, step sizes log-uniform, as in Mamba."""
+        k_z, k_xbc, k_delta, k_conv, k_bias, k_out = jax.random.split(key, 6)
+        Embed, Inner = config.Embed, Axis("ssm_inner", self.inner(config))
+        Heads = Axis("ssm_heads", Inner.size // self.width_of_head(config))
+        Channels = Axis("ssm_channels", Inner.size + 2 * self.state_size)
+        Width = Axis("ssm_conv", self.conv_width)
+        rates = inverse_softplus(jnp.linspace(1.0, 16.0, Heads.size))
+        return SelectiveSSM(
+            z=Linear.init((Embed,), (Inner,), key=k_z),
+            xbc=Linear.init((Embed,), (Channels,), key=k_xbc),
+            delta=Linear.init((Embed,), (Heads,), key=k_delta),
+            delta_bias=Linear(self._delta_bias(Heads, key=k_bias), None, (), (Heads,)),
+            conv=Linear.init((Width,), (Channels,), key=k_conv, bias=config.bias),
+            A=Linear(hax.named(rates, Heads), None, (), (Heads,)),
+            D=Linear(hax.ones(Heads), None, (), (Heads,)),
+            norm=Norm.init(Inner, "rms", bias=False, epsilon=config.norm_epsilon),
+            out=Linear.init((Inner,), (Embed,), key=k_out, bias=config.bias, gain=out_gain),
+            chunk_size=self.chunk_size,
+            state_size=self.state_size,
+        )
+
+    def _delta_bias(self, Heads: Axis, *, key: Array) -> NamedArray:
+        """Biases whose softplus is log-uniform between the smallest and the largest step size."""
+        low, high = math.log(self.delta_min), math.log(self.delta_max)
+        delta = jnp.exp(jax.random.uniform(key, (Heads.size,), minval=low, maxval=high))
+        return hax.named(inverse_softplus(delta), Heads)

@@ -45,11 +45,6 @@ class TimeEmbedding(eqx.Module):
     def at(self, t: Time) -> Array:
         """The features at t."""
 
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """Number of features."""
-
 
 class Sinusoidal(TimeEmbedding):
     """Fixed features [t, sin(w t), cos(w t)], w_k = w_0 * 10000^(-k / K); w_0 = 1000 in Tong et al."""
@@ -61,10 +56,6 @@ class Sinusoidal(TimeEmbedding):
         frequency = self.highest * np.exp(-math.log(10000.0) * np.arange(self.count) / self.count)
         return _fourier(t, jnp.asarray(frequency, jnp.float32))
 
-    @property
-    def size(self) -> int:
-        return 2 * self.count + 1
-
 
 class LearnedFourier(TimeEmbedding):
     """Features [t, sin(2 pi w t), cos(2 pi w t)] with learned frequencies w, normal at the start."""
@@ -73,10 +64,6 @@ class LearnedFourier(TimeEmbedding):
 
     def at(self, t: Time) -> Array:
         return _fourier(t, 2 * math.pi * self.frequency.array)
-
-    @property
-    def size(self) -> int:
-        return 2 * self.frequency.size + 1
 
 
 class LayerVector(TimeEmbedding):
@@ -88,10 +75,6 @@ class LayerVector(TimeEmbedding):
     def at(self, t: Time) -> Array:
         return jnp.take(self.table.array, layer_index(t, self.knots), axis=0)
 
-    @property
-    def size(self) -> int:
-        return self.table.axes[-1].size
-
 
 class OneTime(TimeEmbedding):
     """An embedding that is told one half in every layer: a control."""
@@ -100,10 +83,6 @@ class OneTime(TimeEmbedding):
 
     def at(self, t: Time) -> Array:
         return self.told.at(jnp.full(np.shape(t), 0.5, jnp.float32))
-
-    @property
-    def size(self) -> int:
-        return self.told.size
 
 
 def _fourier(t: Time, frequency: Array) -> Array:
@@ -125,8 +104,13 @@ def _true_time_embedding(config: Gpt2Config, *, key: Array) -> TimeEmbedding:
     if config.time_embedding == "learned_fourier":
         return LearnedFourier(hax.random.normal(key, Frequency))
     knots = layer_times(config.num_layers)
-    Features = Axis("time_features", 2 * Frequency.size + 1)
-    return LayerVector(hax.random.normal(key, (config.Layers, Features)), tuple(map(float, knots)))
+    table = hax.random.normal(key, (config.Layers, time_features(config)))
+    return LayerVector(table, tuple(map(float, knots)))
+
+
+def time_features(config: Gpt2Config) -> Axis:
+    """What every time embedding gives: the time, and a sine and a cosine of each frequency."""
+    return Axis("time_features", 2 * config.sinusoidal_dim + 1)
 
 
 class TimeNetwork(eqx.Module):
@@ -141,9 +125,8 @@ class TimeNetwork(eqx.Module):
         """A network with outputs over the axes `Out`; with `zero`, e(t) = 0 at the start."""
         k_embedding, k_hidden, k_out = jax.random.split(key, 3)
         embedding = time_embedding(config, key=k_embedding)
-        Features = Axis("time_features", embedding.size)
         Hidden = Axis("time_hidden", config.time_embed_dim)
-        hidden = Linear.init((Features,), (Hidden,), key=k_hidden, bias=True)
+        hidden = Linear.init((time_features(config),), (Hidden,), key=k_hidden, bias=True)
         out = Linear.init((Hidden,), Out, key=k_out, bias=True, gain=0.0 if zero else 1.0)
         return TimeNetwork(embedding, hidden, out)
 

@@ -102,7 +102,7 @@ def map_named(function: Callable[..., Array], *maps: Any) -> Any:
         names = [name for name in leaf.axis_names if name not in ("layers", "basis")]
         return hax.named(array, ["layers"] * (array.ndim - len(names)) + names)
 
-    return jax.tree.map(apply, *maps, is_leaf=lambda node: isinstance(node, NamedArray))
+    return hax.tree_util.tree_map(apply, *maps)
 
 
 def at_every_time(value: Any, t: Time) -> Any:

@@ -37,6 +37,7 @@ from qkvflow.files import (
 from qkvflow.models import LanguageModel
 from qkvflow.models.paths import Arrays
 from qkvflow.models.storage import ARRAYS, check_shapes, read_arrays, write_arrays
+from qkvflow.nn.parameters import by_path
 from qkvflow.train.run_files import checkpoint_paths, model_directories, write_models
 from qkvflow.train.step import State
 
@@ -127,7 +128,7 @@ class CheckpointStore:
 
     def _write_files(self, directory: Path, state: State, progress: Progress) -> None:
         write_models(directory, self._run, self._model, self._tokenizer, state.parameters)
-        write_arrays(directory / OPTIMIZER, _by_path(state._replace(parameters={})))
+        write_arrays(directory / OPTIMIZER, by_path(state._replace(parameters={}))[0])
         files = [path for path in sorted(directory.rglob("*")) if path.is_file()]
         content = {
             "version": __version__,
@@ -153,14 +154,12 @@ class CheckpointStore:
         found = self._read_parameters(path, record["files"])
         check_shapes(found, like.parameters, str(path))
         rest = read_arrays(path / OPTIMIZER, record["files"][OPTIMIZER])
-        empty = like._replace(parameters={})
-        check_shapes(rest, _by_path(empty), str(path))
-        leaves = [rest[name] for name in _by_path(empty)]
-        state = jax.tree.unflatten(jax.tree.structure(empty), leaves)
+        expected, structure = by_path(like._replace(parameters={}))
+        check_shapes(rest, expected, str(path))
+        state = jax.tree.unflatten(structure, [rest[name] for name in expected])
         where = record["progress"]
         best = where["best"] and Best(**where["best"])
-        progress = Progress(where["step"], where["seconds"], best)
-        return progress, state._replace(parameters=found)
+        return Progress(where["step"], where["seconds"], best), state._replace(parameters=found)
 
     def _read_parameters(self, path: Path, files: dict[str, str]) -> Arrays:
         each = [
@@ -195,22 +194,20 @@ def newest_good(directory: Path) -> tuple[Path | None, dict[str, Any], list[str]
         FileError: there are checkpoints, and none is good.
     """
     remove_abandoned(directory)
-    problems: list[str] = []
-    bad: list[Path] = []
+    bad: dict[Path, str] = {}
     for path in checkpoint_paths(directory):
         try:
             content = check_checkpoint(path)
         except FileError as error:
-            problems.append(str(error))
-            bad.append(path)
+            bad[path] = str(error)
             continue
         for other in bad:
             _set_aside(other)
-        return path, content, problems
-    if problems:
+        return path, content, list(bad.values())
+    if bad:
         raise FileError(
-            f"No checkpoint in {directory} can be used: {' '.join(problems)} Remove the directory to "
-            "begin again."
+            f"No checkpoint in {directory} can be used: {' '.join(bad.values())} Remove the directory "
+            "to begin again."
         )
     return None, {}, []
 
@@ -221,8 +218,3 @@ def _set_aside(path: Path) -> None:
         best.unlink()
     free = path.with_name(f"bad-{path.name}")
     path.rename(free.with_name(f"{free.name}-{os.urandom(3).hex()}") if free.exists() else free)
-
-
-def _by_path(tree: Any) -> Arrays:
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in flat}

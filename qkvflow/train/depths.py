@@ -25,8 +25,6 @@ def depth_at(run: RunConfig, step: int) -> int | None:
 
 def run_flops(run: RunConfig, model: LanguageModel) -> int:
     """Operations of all training steps of a run, each at its depth."""
-    if not run.depths:
-        return run.steps * training_flops(model, run.batch_size, run.length)
     steps = Counter(depth_at(run, step) for step in range(run.steps))
     return sum(
         count * training_flops(model, run.batch_size, run.length, depth)

@@ -68,7 +68,7 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
             return Outcome(out, run.steps, finished=True)
         saved = find_saved(out, run)
         data = open_data(run, saved)
-        program = Program.of(run, data)
+        program = Program(run, data)
         trackers = make_trackers(run, out)
         model = program.learner.model
         store = CheckpointStore(out, run, model, data.tokenizer, data.digest)
@@ -260,18 +260,14 @@ def _next(step: int, interval: int) -> int:
 @contextmanager
 def stop_when_asked() -> Iterator[threading.Event]:
     """An event that is set by the first SIGINT or SIGTERM; a second one has its usual effect."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    usual: dict[signal.Signals, Any] = {}
+    stop, usual = threading.Event(), dict[int, Any]()
 
     def ask(number: int, frame: Any) -> None:
         stop.set()
-        signal.signal(number, usual[signal.Signals(number)])
+        signal.signal(number, usual[number])
 
-    for each in (signal.SIGINT, signal.SIGTERM):
-        usual[each] = signal.signal(each, ask)
+    if threading.current_thread() is threading.main_thread():  # no other can be told
+        usual |= {each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:

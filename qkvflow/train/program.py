@@ -22,24 +22,19 @@ RUNS_ONCE: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
 class Program:
     """Holds the state of one seed, or of several along a leading axis, and the text it learns from."""
 
-    def __init__(self, learner: Learner, run: RunConfig, data: TokenDataset, placement: Placement):
-        self.learner = learner
-        self.placement = placement
+    def __init__(self, run: RunConfig, data: TokenDataset):
+        """The program of a run; its mistakes show here, before anything is computed."""
+        self.learner = Learner.of(run, run.model_config(data.tokenizer.vocab_size))
+        model = self.learner.model
+        self.placement = Placement.of(run, model.config, model.parameters())
         self._run = run
         self._data = data
         numbers = np.array(run.all_seeds, np.uint32)
         self._numbers = numbers if run.seeds > 1 else numbers[0]
         self.shapes: State = jax.eval_shape(self._start_all, self._numbers)
-        self._where = placement.of_state(self.shapes)
+        self._where = self.placement.of_state(self.shapes)
         self._state: State | None = None
         self._steps: dict[int | None, Any] = {}
-
-    @staticmethod
-    def of(run: RunConfig, data: TokenDataset) -> "Program":
-        """The program of a run; its mistakes show here, before anything is computed."""
-        learner = Learner.of(run, run.model_config(data.tokenizer.vocab_size))
-        placement = Placement.of(run, learner.model.config, learner.model.parameters())
-        return Program(learner, run, data, placement)
 
     def _start_all(self, numbers: Any) -> State:
         return over_seeds(self.learner.start, self._run.seeds)(numbers)

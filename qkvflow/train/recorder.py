@@ -32,11 +32,12 @@ class Recorder:
         self._sinks = sinks
         self._thresholds = Thresholds(before)
         self._step_tokens = run.batch_size * run.length
-        self._step_flops = _flops(model, run)
+        # Of a step on average; unknown where the integrator chooses its steps itself.
+        has_grid = model.integrator.has_grid
+        self._step_flops = run_flops(run, model) / max(run.steps, 1) if has_grid else None
         self._last = progress
-        self._seeds: list[Record] = [{}]  # what tells the records of several seeds apart
-        if run.seeds > 1:
-            self._seeds = [{"seed": seed} for seed in run.all_seeds]
+        # What tells the records of several seeds apart.
+        self._seeds = [{"seed": seed} if run.seeds > 1 else {} for seed in run.all_seeds]
 
     def write(self, kind: str, at: Progress, **values: Any) -> None:
         """Hand a record of this kind to every sink."""
@@ -72,7 +73,8 @@ class Recorder:
     ) -> None:
         """An evaluation of every seed; in training also the losses that it is the first to reach."""
         for seed, evaluation in zip(self._seeds, evaluations):
-            self.write(kind, at, **seed, **_values(evaluation))
+            values = asdict(evaluation)
+            self.write(kind, at, **seed, evaluated_tokens=values.pop("tokens"), **values)
             if kind == "valid":
                 for loss in self._thresholds.newly_reached(evaluation.loss, seed.get("seed")):
                     self.write("reached", at, **seed, loss=loss)
@@ -92,15 +94,3 @@ def about_process(model: LanguageModel) -> Record:
         "devices": f"{jax.local_device_count()} x {kinds}",
         "parameters": count_parameters(model).total,
     }
-
-
-def _values(evaluation: Evaluation) -> dict[str, Any]:
-    values = asdict(evaluation)
-    return {"evaluated_tokens": values.pop("tokens"), **values}
-
-
-def _flops(model: LanguageModel, run: RunConfig) -> float | None:
-    """Operations of a step, on average; unknown where the integrator chooses its steps itself."""
-    if not model.integrator.has_grid:
-        return None
-    return run_flops(run, model) / max(run.steps, 1)

@@ -61,9 +61,7 @@ def find_saved(out: Path, run: RunConfig) -> Saved | None:
         there = RunConfig.from_dict(moved_run(record["run"]))
     except ConfigError as error:
         raise FileError(f"{path} holds a run that this version cannot read: {error}") from error
-    tokenizer = read_tokenizer(model_directories(path, there)[0])
-    check_same_run(path, there, run, tokenizer.vocab_size)
-    return Saved(path, record, tokenizer, tuple(problems))
+    return Saved(path, record, check_same_run(path, there, run), tuple(problems))
 
 
 def is_finished(out: Path, run: RunConfig) -> bool:
@@ -75,15 +73,15 @@ def is_finished(out: Path, run: RunConfig) -> bool:
     if not (out / "final").is_dir():
         return False
     there = recorded_run(out / "run.yaml")
+    check_same_run(out / "final", there, run)
     first = model_directories(out / "final", there)[0]
-    tokenizer = read_tokenizer(first)
-    check_same_run(out / "final", there, run, tokenizer.vocab_size)
     plugins.check_same(str(out / "final"), read_about(first)["plugins"])
     return True
 
 
-def check_same_run(path: Path, there: RunConfig, here: RunConfig, vocab_size: int) -> None:
-    """Refuse to go on with another model, text or schedule; names both values, and both shapes."""
+def check_same_run(path: Path, there: RunConfig, here: RunConfig) -> Tokenizer:
+    """Refuse to go on with another model, text or schedule; the tokenizer that the run began with."""
+    tokenizer = read_tokenizer(model_directories(path, there)[0])
     old, new = _flat(there.to_dict()), _flat(here.to_dict())
     problems = [
         f"{name} is {old.get(name)!r} there and {new.get(name)!r} here"
@@ -91,11 +89,13 @@ def check_same_run(path: Path, there: RunConfig, here: RunConfig, vocab_size: in
         if not {name, name.split(".")[0]} & {*FREE} and old.get(name) != new.get(name)
     ]
     if problems:
-        problems += shape_problems(_shapes(there, vocab_size), _shapes(here, vocab_size))
+        size = tokenizer.vocab_size
+        problems += shape_problems(_shapes(there, size), _shapes(here, size))
         raise FileError(
             f"{path} is of another run: {'; '.join(problems)}. Give the settings it was begun with, "
             "or another directory with --out."
         )
+    return tokenizer
 
 
 def _flat(fields: dict[str, Any], prefix: str = "") -> dict[str, Any]:

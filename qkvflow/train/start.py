@@ -83,16 +83,20 @@ def starting_tokenizer(run: RunConfig) -> Tokenizer | None:
     return tokenizer
 
 
-def trained_paths(model: LanguageModel, start: StartConfig | None) -> tuple[str, ...] | None:
-    """The arrays that a run changes, by path; None where these are all.
+def trained_paths(model: LanguageModel, start: StartConfig | None) -> tuple[str, ...]:
+    """The arrays that a run changes, by path.
 
     Raises:
         ConfigError: a pattern matches no array, or there is no adapter to train.
     """
+    table = model.parameters()
+    paths = tuple(table)
     if start is None or start.train == "all":
-        return None
-    chosen = set(adapter_paths(model) if start.train == "adapter" else _embeddings_and_norms(model))
-    paths = tuple(arrays_of(model))
+        return paths
+    if start.train == "adapter":
+        chosen = set(adapter_paths(model))
+    else:
+        chosen = {path for path, found in table.items() if found.kind in ("embedding", "norm")}
     problems = [
         f"also: {pattern!r} matches no array; this model has {', '.join(paths)}."
         for pattern in start.also
@@ -104,8 +108,3 @@ def trained_paths(model: LanguageModel, start: StartConfig | None) -> tuple[str,
         raise ConfigError("This run cannot choose what it trains:", problems)
     chosen |= {path for path in paths for pattern in start.also if fnmatchcase(path, pattern)}
     return tuple(path for path in paths if path in chosen)
-
-
-def _embeddings_and_norms(model: LanguageModel) -> list[str]:
-    table = model.parameters()
-    return [path for path, found in table.items() if found.kind in ("embedding", "norm")]

@@ -7,7 +7,6 @@ any more, until the loop has noticed and stops.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -60,8 +59,8 @@ class Learner:
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
     accumulate: int
-    trained: tuple[str, ...] | None = None
-    """Paths of the arrays that change; None: all. The others have no gradient, no optimizer state."""
+    trained: tuple[str, ...]
+    """Paths of the arrays that change. The others have no gradient, no optimizer state."""
 
     @staticmethod
     def of(run: RunConfig, config: Gpt2Config) -> "Learner":
@@ -72,7 +71,7 @@ class Learner:
         trained = trained_paths(model, run.start)
         arrays, _ = split(arrays_of(model), trained)
         schedule = make_schedule(run.optimizer, run.steps)
-        table = {path: found for path, found in model.parameters().items() if path in arrays}
+        table, _ = split(model.parameters(), trained)
         optimizer = make_optimizer(run.optimizer, schedule, table)
         check_optimizer(optimizer, arrays, run.optimizer.name)
         return Learner(run.model, model, optimizer, schedule, run.accumulate, trained)
@@ -121,39 +120,29 @@ class Learner:
         depth: int | None = None,
     ) -> tuple[Array, Arrays]:
         """Mean loss and its gradient, the batch in `accumulate` parts one after the other."""
-        differentiate = jax.value_and_grad(partial(self._loss, depth))
+        config, t = self.model.config, None if depth is None else layer_times(depth)
+        drops = config.attn_pdrop or config.resid_pdrop or config.embd_pdrop
+
+        def loss(parameters: Arrays, key: Array, inputs: Array, targets: Array) -> Array:
+            model = with_arrays(self.model, parameters | fixed)
+            return jnp.mean(token_losses(model, inputs, targets, t, key if drops else None))
+
+        differentiate = jax.value_and_grad(loss)
         if self.accumulate == 1:
-            return differentiate(parameters, fixed, key, inputs, targets)
+            return differentiate(parameters, key, inputs, targets)
         parts = [ids.reshape(self.accumulate, -1, ids.shape[-1]) for ids in (inputs, targets)]
         keys = jax.random.split(key, self.accumulate)
 
         def add(total: Any, part: Any) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, total, differentiate(parameters, fixed, *part)), None
+            return jax.tree.map(jnp.add, total, differentiate(parameters, *part)), None
 
         zero = jnp.zeros(()), jax.tree.map(jnp.zeros_like, parameters)
         total, _ = lax.scan(add, zero, (keys, *parts))
         return jax.tree.map(lambda x: x / self.accumulate, total)
 
-    def _loss(
-        self,
-        depth: int | None,
-        parameters: Arrays,
-        fixed: Arrays,
-        key: Array,
-        inputs: Array,
-        targets: Array,
-    ) -> Array:
-        config = self.model.config
-        drops = config.attn_pdrop or config.resid_pdrop or config.embd_pdrop
-        model = with_arrays(self.model, parameters | fixed)
-        t = None if depth is None else layer_times(depth)
-        return jnp.mean(token_losses(model, inputs, targets, t, key if drops else None))
 
-
-def split(arrays: Arrays, trained: tuple[str, ...] | None) -> tuple[Arrays, Arrays]:
-    """The arrays that change and those that do not; without a choice all of them change."""
-    if trained is None:
-        return arrays, {}
+def split(arrays: Arrays, trained: tuple[str, ...]) -> tuple[Arrays, Arrays]:
+    """The arrays that change and those that do not, or what is known of them by path."""
     own = {path: arrays[path] for path in trained}
     return own, {path: array for path, array in arrays.items() if path not in own}
 

@@ -81,7 +81,7 @@ def test_seeds_are_paired(text):
     data = open_data(plan.arms[0].run)
 
     def begin(arm, seed):
-        program = Program.of(dataclasses.replace(plan.arm(arm).run, seed=seed), data)
+        program = Program(dataclasses.replace(plan.arm(arm).run, seed=seed), data)
         batches = [np.asarray(ids) for step in (0, 5) for ids in program._batch(step)]
         return [*batches, np.asarray(program.state.parameters["transformer.wte.weight"])]
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qkvflow.nn import Attention
+from qkvflow.nn import PARTS
 from qkvflow.nn.attention import (
     attention_to_all,
     causal_attention,
@@ -105,7 +105,7 @@ def test_rotation_keeps_lengths():
 
 def test_without_rotation_or_position_table_attention_ignores_the_order_of_the_past():
     config = small_config()
-    part = randomised(Attention.init(config, key=jax.random.key(0), out_gain=1.0))
+    part = randomised(PARTS["attention"]().build(config, key=jax.random.key(0), out_gain=1.0))
     x = jax.random.normal(jax.random.key(1), (1, 5, config.hidden_dim))
     shuffled = x[:, jnp.array([2, 0, 3, 1, 4])]
     last = [part(hax.named(a, ("batch", "position", "embed")))[0].array[0, -1] for a in (x, shuffled)]

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qkvflow.nn import MLP, Embedding, Linear, Norm
+from qkvflow.nn import PARTS, Embedding, Linear, Norm
 from qkvflow.nn.linear import dropout, rows_by_product, rows_of
 from tests.support import difference, randomised, small_config
 
@@ -66,7 +66,7 @@ def test_norm_statistics_are_float32_in_bfloat16():
 @pytest.mark.parametrize("flavour", ["gpt2", "llama"])
 def test_mlp(activation, flavour):
     config = small_config(activation_function=activation, flavour=flavour, mlp_ratio=1.5)
-    mlp = randomised(MLP.init(config, key=jax.random.key(0), out_gain=1.0))
+    mlp = randomised(PARTS["mlp"]().build(config, key=jax.random.key(0), out_gain=1.0))
     assert mlp.down.In[0].size == 24
     x = random_x()
     act = getattr(jax.nn, activation)

@@ -48,7 +48,7 @@ def test_a_step_at_a_depth_is_a_step_of_the_model_at_that_depth(text):
 
 def test_every_depth_is_compiled_once_and_operations_are_added_up(text, tmp_path):
     run = tiny_run(text, depths=(1, 2, 4))
-    program = Program.of(run, open_data(run))
+    program = Program(run, open_data(run))
     for step in range(run.steps):
         program.step(step)
     assert set(program._steps) == {depth_at(run, step) for step in range(run.steps)}

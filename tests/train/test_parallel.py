@@ -30,7 +30,7 @@ for parallel in ("data", "fsdp"):
 from qkvflow.train.program import Program
 from qkvflow.train.resume import open_data
 run = dataclasses.replace(run, parallel="fsdp")
-program = Program.of(run, open_data(run))
+program = Program(run, open_data(run))
 weight = program.state.parameters["transformer.wte.weight"]
 moment = next(x for x in jax.tree.leaves(program.state.optimizer) if x.shape == weight.shape)
 print(json.dumps({"losses": losses, "devices": jax.device_count(),

@@ -85,7 +85,7 @@ def test_no_steps_change_nothing(base, text, tmp_path, changes):
 
 def test_fixed_arrays_have_no_optimizer_state_and_are_arguments_of_the_step(base, text):
     run = run_of(base, text, method="lora")
-    program = Program.of(run, open_data(run))
+    program = Program(run, open_data(run))
     adapter = adapter_paths(program.learner.model)
     moments = [leaf for leaf in jax.tree.leaves(program.shapes.optimizer) if leaf.ndim]
     sizes = sum(program.shapes.parameters[path].size for path in adapter)

@@ -87,7 +87,7 @@ def of_runs(records: Sequence[Finished], loss: float | None) -> Row:
 
 def measured(run: RunConfig, data: TokenDataset, steps: int) -> Row:
     """What a run would cost; time is the median of a few steps, after two to warm up."""
-    program = Program.of(run, data)
+    program = Program(run, data)
     costs = costs_of(run, data.tokenizer.vocab_size)
     seconds = []
     for step in range(steps + 2):

@@ -11,45 +11,47 @@ import jax
 from jax import Array
 
 from qkvflow.config import ConfigError, Gpt2Config
-from qkvflow.config.variants import Adapter
 from qkvflow.nn.dynamic import map_name
 from qkvflow.nn.families.shared import Shared
 from qkvflow.nn.linear import Linear
+from qkvflow.nn.parameters import by_path
 from qkvflow.nn.weights import Weight, is_weight, value_of
 
 _Block = TypeVar("_Block")
 HEAD = "lm_head"
+_ADAPTERS = 0x61646170  # sets the keys of adapters apart from those of the other weights
 
 
 def add_adapters(
     blocks: _Block, head: Linear | None, config: Gpt2Config, *, key: Array
 ) -> tuple[_Block, Linear | Weight | None]:
-    """The same curves and output projection, adapters around those that the config names.
+    """The same curves and output projection, fresh adapters around those that the config names.
 
     Raises:
         ConfigError: a pattern matches no linear map; all names are listed.
     """
     adapter = config.adapter
-    assert adapter is not None
-    check_patterns(adapter.maps, adaptable_maps(blocks, head))
-    flat, structure = jax.tree_util.tree_flatten_with_path(blocks, is_leaf=is_weight)
-    *keys, k_head = jax.random.split(key, len(flat) + 1)
-    curves = [
-        adapter.around(curve, config, key=k)
-        if _matches(_name(path), adapter) and _is_matrix(value_of(curve))
-        else curve
-        for (path, curve), k in zip(flat, keys)
+    if adapter is None:
+        return blocks, head
+    names = adaptable_maps(blocks, head)
+    check_patterns(adapter.maps, names)
+    chosen = {name for name in names if any(fnmatchcase(name, maps) for maps in adapter.maps)}
+    curves, structure = by_path(blocks, is_weight)
+    *keys, k_head = jax.random.split(jax.random.fold_in(key, _ADAPTERS), len(curves) + 1)
+    adapted = [
+        adapter.around(curve, config, key=k) if map_name(path) in chosen else curve
+        for (path, curve), k in zip(curves.items(), keys)
     ]
-    adapted = jax.tree.unflatten(structure, curves)
-    if head is not None and _matches(HEAD, adapter):
-        return adapted, adapter.around_head(Shared(head), key=k_head)
-    return adapted, head
+    if head is not None and HEAD in chosen:
+        return jax.tree.unflatten(structure, adapted), adapter.around_head(Shared(head), key=k_head)
+    return jax.tree.unflatten(structure, adapted), head
 
 
 def adaptable_maps(blocks: Any, head: Linear | None) -> list[str]:
     """The names of all matrices that an adapter can go around, such as attention.qkv."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(blocks, is_leaf=is_weight)
-    names = [_name(path) for path, curve in flat if _is_matrix(value_of(curve))]
+    values = {path: value_of(curve) for path, curve in by_path(blocks, is_weight)[0].items()}
+    # Norms and vectors of parameters map no inputs to outputs.
+    names = [map_name(path) for path, map_ in values.items() if isinstance(map_, Linear) and map_.In]
     return names if head is None else [*names, HEAD]
 
 
@@ -62,16 +64,3 @@ def check_patterns(patterns: Sequence[str], names: Sequence[str]) -> None:
     ]
     if problems:
         raise ConfigError("The adapter has no place:", problems)
-
-
-def _is_matrix(affine: Any) -> bool:
-    """Whether a map maps inputs to outputs; norms and vectors of parameters do not."""
-    return isinstance(affine, Linear) and bool(affine.In)
-
-
-def _matches(name: str, adapter: Adapter) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in adapter.maps)
-
-
-def _name(path: Any) -> str:
-    return map_name(jax.tree_util.keystr(path, simple=True, separator="."))

@@ -33,15 +33,11 @@ class Gated(Weight):
 
     def at(self, t: Time) -> Linear:
         """The base map with its weight scaled by the gates at t."""
-        return self._scaled(at_every_time(self.base, t), self.gates_at(t))
-
-    def gates_at(self, t: Time) -> list[Array]:
-        """The gates: vectors, unless they are element-wise."""
-        return [self._gate(network, t) for network in self.gates]
+        return self._scaled(at_every_time(self.base, t), self.before_loop(t))
 
     def before_loop(self, times: Time) -> list[Array]:
-        """The gates."""
-        return self.gates_at(times)
+        """The gates: vectors, unless they are element-wise."""
+        return [self._gate(network, times) for network in self.gates]
 
     def inside_loop(self, prepared: list[Array]) -> Linear:
         """The base map with the gates of a layer."""
@@ -53,9 +49,8 @@ class Gated(Weight):
     def modulators(self, times: Time) -> dict[str, Array]:
         """The gates, one a row, a column or a weight."""
         names = [f" ({i + 1})" for i in range(len(self.gates))] if len(self.gates) > 1 else [""]
-        return {
-            name: gate.reshape(gate.shape[0], -1) for name, gate in zip(names, self.gates_at(times))
-        }
+        flat = [gate.reshape(gate.shape[0], -1) for gate in self.before_loop(times)]
+        return dict(zip(names, flat))
 
     @staticmethod
     def _scaled(linear: Linear, gates: list[Array]) -> Linear:

@@ -7,7 +7,7 @@ import equinox as eqx
 import haliax as hax
 import jax
 import jax.numpy as jnp
-from haliax import Axis, NamedArray
+from haliax import Axis
 from jax import Array
 
 from qkvflow.config import Gpt2Config
@@ -68,11 +68,7 @@ def _curve(affine: Affine, config: Gpt2Config, key: Array) -> Generated:
     k_network, k_weight = jax.random.split(key)
     Basis = Axis("basis", config.time_embed_dim)
     network = TimeNetwork.init(config, (Basis,), key=k_network, zero=False)
-    basis: Any = jax.tree.map(
-        lambda array: hax.zeros((Basis, *array.axes)),
-        affine,
-        is_leaf=lambda node: isinstance(node, NamedArray),
-    )
+    basis: Any = hax.tree_util.tree_map(lambda array: hax.zeros((Basis, *array.axes)), affine)
     no_bias = 0.0 if affine.bias is not None else None
     offset: Any = eqx.tree_at(lambda a: a.bias, affine, no_bias, is_leaf=lambda x: x is None)
     if isinstance(affine, Norm):
