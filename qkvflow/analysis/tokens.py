@@ -3,6 +3,7 @@
 import html
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -16,20 +17,8 @@ PALEST = 0.06
 COLUMNS = 80
 """Tokens that the table of predictions shows."""
 
-STYLE = """
-img { width: 60rem; }
-.tokens { font: 1.05rem/2 ui-monospace, monospace; margin: 0.6rem 0 0.2rem; overflow: visible; }
-.tokens span { padding: 0.2rem 0.05rem; border-radius: 2px; white-space: pre; }
-.tokens span[tabindex] { cursor: pointer; }
-.tokens span.chosen, .tokens span:focus-visible { outline: 2px solid #1b1b1b; outline-offset: -1px; }
-.tokens span.later { color: #aaa; }
-.said { color: #555; font-size: 0.86rem; min-height: 2.6em; margin-top: 0; }
-.lens table { font: 0.78rem/1.3 ui-monospace, monospace; }
-.lens th, .lens td { padding: 0.1rem 0.3rem; text-align: center; border: 0; white-space: pre; }
-.lens th:first-child { position: sticky; left: 0; background: #fff; }
-.lens thead th { border-bottom: 2px solid #1b1b1b; }
-.lens td.settles { outline: 1px solid #1b1b1b; outline-offset: -1px; }
-"""
+STYLE, _SCRIPT = (Path(__file__).with_suffix(of).read_text() for of in (".css", ".js"))
+"""Of the page; they lie beside this file."""
 
 
 def shown(label: str) -> str:
@@ -73,6 +62,7 @@ def sensitivity_strip(study: Study) -> str:
         "values": [[f"{value:.3g}" for value in row] for row in table],
         "words": [said(row, labels, i) for i, row in zip(rows, table)],
         "position": position,
+        "warm": WARM,
     }
     row = table[rows.index(position)]
     words = html.escape(said(row, labels, position))
@@ -110,32 +100,6 @@ def said(values: np.ndarray, labels: Sequence[str], position: int) -> str:
     text = f"Position {position} \u201c{shown(labels[position])}\u201d: itself {values[position]:.3g}"
     listed = ", ".join(f"\u201c{shown(labels[j])}\u201d ({j}) {values[j]:.3g}" for j in others)
     return f"{text}; then {listed}." if listed else f"{text}."
-
-
-_SCRIPT = """
-"use strict";
-const {rows, opacities, values, words, position} =
-  JSON.parse(document.getElementById("data").textContent);
-const spans = [...document.querySelectorAll("#tokens span")];
-let kept = position;
-function show(i) {
-  const k = rows.indexOf(i);
-  if (k < 0) return;
-  spans.forEach((span, j) => {
-    span.style.background = `rgba(WARM, ${opacities[k][j]})`;
-    span.className = j === i ? "chosen" : j > i ? "later" : "";
-    span.title = `position ${j}: ${values[k][j]}`;
-  });
-  document.getElementById("said").textContent = words[k];
-}
-spans.forEach((span, i) => {
-  if (!span.hasAttribute("tabindex")) return;
-  span.addEventListener("pointerenter", () => show(i));
-  span.addEventListener("focus", () => show(i));
-  span.addEventListener("click", () => { kept = i; show(i); });
-});
-document.getElementById("tokens").addEventListener("pointerleave", () => show(kept));
-""".replace("WARM", WARM)
 
 
 def lens_table(study: Study, tokenizer: Tokenizer) -> str:

@@ -9,10 +9,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 
 from qkvflow.files import write_text
 from qkvflow.report import table as tables
 from qkvflow.report.table import Table
+
+_FRAME = Template(Path(__file__).with_suffix(".html").read_text(encoding="utf-8"))
+"""What stands around the body of every page."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ def to_html(page: Sequence[Item]) -> str:
 
 def frame(title: str, body: str, style: str = "") -> str:
     """A whole page around its body, with rules of style that only this page needs."""
-    return _FRAME.format(title=html.escape(title), body=body, style=style)
+    return _FRAME.substitute(title=html.escape(title), body=body, style=style)
 
 
 def element(item: Item) -> str:
@@ -108,33 +112,3 @@ def element(item: Item) -> str:
             f"<figcaption>{caption}</figcaption></figure>"
         )
     return tables.to_html(item)
-
-
-_FRAME = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="icon" href="data:,">
-<title>{title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; color: #1b1b1b; }}
-body {{ max-width: 74rem; margin: 2rem auto; padding: 0 1rem; }}
-h1, h2 {{ line-height: 1.2; margin-top: 2.2rem; }}
-div {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; font-size: 0.82rem; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: 0.25rem 0.4rem; text-align: right; white-space: nowrap; }}
-td {{ border-bottom: 1px solid #e4e4e4; }}
-th {{ border-bottom: 2px solid #1b1b1b; }}
-th.words, td.words {{ text-align: left; }}
-p {{ max-width: 46rem; }}
-figure {{ margin: 1.5rem 0; }}
-img {{ max-width: 100%; width: 44rem; }}
-figcaption {{ color: #555; font-size: 0.86rem; }}
-{style}</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""
