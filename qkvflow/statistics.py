@@ -5,12 +5,13 @@ entry i belongs to the same seed. Losses are compared as `first - second`: below
 better.
 """
 
+import bisect
 import dataclasses
 import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy import integrate, optimize, stats
@@ -81,14 +82,8 @@ def bca_interval(values: Sequence[float], confidence: float = 1 - ALPHA, seed: i
     sample = _sample(values, 2)
     if np.ptp(sample) == 0.0:
         return Interval(float(sample[0]), float(sample[0]))
-    found = stats.bootstrap(
-        (sample,),
-        np.mean,
-        confidence_level=confidence,
-        n_resamples=RESAMPLES,
-        method="BCa",
-        rng=np.random.default_rng(seed),
-    )
+    how: Any = {"confidence_level": confidence, "n_resamples": RESAMPLES, "method": "BCa"}
+    found = stats.bootstrap((sample,), np.mean, rng=np.random.default_rng(seed), **how)
     low, high = found.confidence_interval
     return Interval(float(low), float(high))
 
@@ -186,9 +181,7 @@ def cohens_d(first: Sequence[float], second: Sequence[float]) -> float:
     a, b = _sample(first, 2), _sample(second, 2)
     pooled = ((a.size - 1) * a.var(ddof=1) + (b.size - 1) * b.var(ddof=1)) / (a.size + b.size - 2)
     difference = float(a.mean() - b.mean())
-    if pooled == 0.0:
-        return 0.0 if difference == 0.0 else math.copysign(math.inf, difference)
-    return difference / math.sqrt(pooled)
+    return difference / math.sqrt(pooled) if pooled else _without_spread(difference).statistic
 
 
 def hedges_g(first: Sequence[float], second: Sequence[float]) -> float:
@@ -202,11 +195,8 @@ def hedges_g(first: Sequence[float], second: Sequence[float]) -> float:
 
 def effect_size(d: float) -> str:
     """Cohen's words for a standardised difference."""
-    size = abs(d)
-    return next(
-        (w for limit, w in ((0.2, "negligible"), (0.5, "small"), (0.8, "medium")) if size < limit),
-        "large",
-    )
+    words = ("negligible", "small", "medium", "large")
+    return words[bisect.bisect((0.2, 0.5, 0.8), abs(d))]
 
 
 def probability_of_improvement(first: Sequence[float], second: Sequence[float]) -> float:
@@ -283,12 +273,8 @@ class Summary:
 def summarise(values: Sequence[float]) -> Summary:
     """Mean, sample standard deviation and both intervals."""
     sample = _sample(values, 2)
-    return Summary(
-        mean=float(sample.mean()),
-        deviation=float(sample.std(ddof=1)),
-        t=t_interval(values),
-        bca=bca_interval(values),
-    )
+    mean, deviation = float(sample.mean()), float(sample.std(ddof=1))
+    return Summary(mean, deviation, t_interval(values), bca_interval(values))
 
 
 @dataclass(frozen=True)
@@ -298,15 +284,15 @@ class Comparison:
     difference: float
     interval: Interval
     """Of the differences of pairs; Welch's where there are none."""
-    paired: Test | None
-    sign_flip: Test | None
     welch: Test
     welch_interval: Interval
     cohens_d: float
     hedges_g: float
     improvement: float
-    equivalence: Test | None
-    detectable: float | None
+    paired: Test | None = None
+    sign_flip: Test | None = None
+    equivalence: Test | None = None
+    detectable: float | None = None
 
     @property
     def test(self) -> Test:
@@ -341,13 +327,9 @@ def compare_unpaired(first: Sequence[float], second: Sequence[float]) -> Compari
     return Comparison(
         difference=float(np.mean(first) - np.mean(second)),
         interval=welch_interval(first, second),
-        paired=None,
-        sign_flip=None,
         welch=welch_test(first, second),
         welch_interval=welch_interval(first, second),
         cohens_d=cohens_d(first, second),
         hedges_g=hedges_g(first, second),
         improvement=probability_of_improvement(first, second),
-        equivalence=None,
-        detectable=None,
     )

@@ -6,6 +6,7 @@ the models differ in size, cost and start, not which is the better one: that is 
 `qkvflow experiment run` is for.
 """
 
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,8 @@ from qkvflow.cli.experiment_display import run_experiment, show_failures
 from qkvflow.experiments import tables
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.report import write_report
-from qkvflow.experiments.results import Results, write_pickle
-from qkvflow.files import write_json
+from qkvflow.experiments.results import Results
+from qkvflow.files import write_bytes, write_json
 from qkvflow.models import MODELS
 from qkvflow.report.table import Table, to_terminal
 
@@ -51,10 +52,6 @@ class Options:
 
 def make_plan(options: Options) -> Plan:
     """Every named model as an arm, so that a mistake shows before any work."""
-    architecture: dict[str, Any] = {
-        "hidden_dim": options.hidden_dim,
-        "num_layers": options.num_layers,
-    }
     base: dict[str, Any] = {
         "data": options.data,
         "tokenizer": "byte",
@@ -65,7 +62,7 @@ def make_plan(options: Options) -> Plan:
         "eval_every": max(1, options.steps // 5),
         "save_every": max(1, options.steps),
         "keep": 1,
-        "architecture": architecture,
+        "architecture": {"hidden_dim": options.hidden_dim, "num_layers": options.num_layers},
         "optimizer": {"learning_rate": options.learning_rate, "weight_decay": 0.0},
     }
     arms = {name: {"model": name} for name in MODELS}
@@ -107,7 +104,7 @@ def run(options: Options) -> int:
     show_failures(console, results.failures, options.out)
     summary = results.summary_to_json()
     write_json(Path(f"{RESULTS}.json"), summary)
-    write_pickle(Path(f"{RESULTS}.pkl"), summary)
+    write_bytes(Path(f"{RESULTS}.pkl"), pickle.dumps(summary))
     page, _ = write_report([experiment], "Every named model, a few steps")
     console.print(f"Written: {RESULTS}.json, {RESULTS}.pkl. The report is {page}")
     return 1 if results.failures else 0

@@ -23,7 +23,6 @@ from qkvflow.experiments.jobs import Job
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Choices, Failed, Record
 from qkvflow.experiments.results import Experiment, read_experiment, write_results
-from qkvflow.experiments.reuse import check_others
 from qkvflow.experiments.runner import Watcher, complete, prepare
 from qkvflow.experiments.summary import Comparison, Summary
 from qkvflow.lock import waiting
@@ -153,10 +152,9 @@ def run_experiment(
 
     What the experiments in `reuse` have run already is taken from there; `reference` is `prepare`'s.
     """
-    check_others(reuse)
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # seeds share their programs
         jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / "compiled"))
-    data = prepare(plan, out, reference)
+    data = prepare(plan, out, reference, reuse)
     with Bars(console) as bars:
         complete(plan, out, bars, reuse)
     if data is not None:

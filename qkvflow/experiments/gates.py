@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from qkvflow.experiments.store import Gates, gates_like, loose_gates
+from qkvflow.experiments.store import Gates, loose_gates
 from qkvflow.models import LanguageModel
 from qkvflow.models.paths import nodes_of
 from qkvflow.nn.dynamic import map_name
@@ -26,17 +26,9 @@ def gates_of(model: LanguageModel, times: np.ndarray | None = None) -> Gates:
 
 def save_gates(model: LanguageModel, out: Path, place: str) -> None:
     """Keep the gates of the run at a place of an experiment, if its model has some."""
-    if not model.integrator.has_grid:
-        return
-    gates = gates_of(model)
+    gates = gates_of(model) if model.integrator.has_grid else {}
     if gates:
         save_file(gates, loose_gates(out, place))
-
-
-def read_gates(out: Path, arm: str) -> dict[int, Gates]:
-    """By seed, the gates of the runs of an arm of the experiment in a directory; empty without any."""
-    found = gates_like(out, f"runs/{arm}/seed-*")
-    return {int(place.rpartition("-")[2]): gates for place, gates in found.items()}
 
 
 @dataclass(frozen=True)

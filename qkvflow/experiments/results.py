@@ -8,7 +8,7 @@ OUT/seed_0.json .pkl             the records of a seed
 """
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,6 @@ import yaml
 from qkvflow.config import ConfigError
 from qkvflow.config.strict import to_dict
 from qkvflow.experiments.baselines import read_baselines
-from qkvflow.experiments.gates import read_gates
 from qkvflow.experiments.plan import Arm, Pair, Plan
 from qkvflow.experiments.records import (
     Choice,
@@ -29,15 +28,23 @@ from qkvflow.experiments.records import (
     Json,
     Record,
     choices_of_json,
+    finished,
     record_of_json,
     record_to_json,
 )
-from qkvflow.experiments.store import RUNS, SWEEP, Gates, places_like, read_place, recorded_plan
+from qkvflow.experiments.store import (
+    RUNS,
+    SWEEP,
+    Gates,
+    gates_like,
+    places_like,
+    read_place,
+    recorded_plan,
+)
 from qkvflow.experiments.summary import (
     Comparison,
     Summary,
     exploratory_tests,
-    losses_by_arm,
     significance_tests,
     statistics_summary,
 )
@@ -83,11 +90,11 @@ class Experiment:
     @cached_property
     def gates(self) -> dict[str, dict[int, Gates]]:
         """Of every arm that has some, those of its finished runs by seed."""
-        found = {
-            arm: {seed: gates for seed, gates in read_gates(self.out, arm).items() if seed in losses}
-            for arm, losses in losses_by_arm(self.records).items()
-        }
-        return {arm: runs for arm, runs in found.items() if runs}
+        kept, found = gates_like(self.out, RUNS), dict[str, dict[int, Gates]]()
+        for run in finished(self.records):
+            if (place := f"runs/{run.arm}/seed-{run.seed}") in kept:
+                found.setdefault(run.arm, {})[run.seed] = kept[place]
+        return found
 
     @cached_property
     def results(self) -> Results:
@@ -115,22 +122,16 @@ def save_plan(plan: Plan, out: Path, reference: str | None = None) -> None:
         fields = dict(plan.fields)
         if path.is_file():
             there = recorded_plan(out)
-            _check_same_experiment(there, plan, out)
+            if changed := "; ".join(_changed(there, plan)):
+                raise FileError(
+                    f"{out} is of another experiment: {changed}. Choose another directory with --out."
+                )
             fields["arms"] = {**there.fields["arms"], **fields["arms"]}
             fields["reference"] = reference or there.reference
             if there.contrasts is not None:
                 pairs = dict.fromkeys((*there.contrasts, *(plan.contrasts or ())))
                 fields["contrasts"] = [list(pair) for pair in pairs]
         write_text(path, yaml.safe_dump(fields, sort_keys=False))
-
-
-def _check_same_experiment(there: Plan, here: Plan, out: Path) -> None:
-    problems = _changed(there, here)
-    if problems:
-        raise FileError(
-            f"{out} is of another experiment: {'; '.join(problems)}. Choose another directory with "
-            "--out."
-        )
 
 
 def _changed(there: Plan, here: Plan) -> list[str]:
@@ -146,13 +147,12 @@ def _changed(there: Plan, here: Plan) -> list[str]:
         problems.append("its contrasts are others")
     if there.test and not here.test:
         problems.append("its test split is opened, here it is not")
-    known = {arm.name: arm for arm in there.arms}
     problems += [
         f"{arm.name} has other settings there"
         for arm in here.arms
-        if arm.name in known and not _is_same(known[arm.name], arm)
+        if arm.name in there.names and not _is_same(there.arm(arm.name), arm)
     ]
-    if not problems and there.fields.get("base") != here.fields.get("base"):
+    if not problems and there.base != here.base:
         problems.append("base has other settings there")
     return problems
 
@@ -186,8 +186,7 @@ def read_experiment(out: Path) -> Experiment:
     places.sort(key=lambda place: order[place.split("/")[1]])
     records = _read(out, places)
     choices = read_choices(out)
-    _check_records(plan, records, out)
-    _check_settings(records, choices)
+    _check_records(plan, records, choices, out)
     baselines = read_baselines(out)
     return Experiment(
         out,
@@ -221,38 +220,10 @@ def read_choices(out: Path) -> dict[str, Choice]:
     return {} if entry is None else choices_of_json(entry.content, entry.where)
 
 
-def _check_settings(records: _Read, choices: Choices) -> None:
-    """Refuse to take runs for those of one arm that differ in more than their seed."""
-    first: dict[str, tuple[str, Json]] = {}
-    for where, record in records.values():
-        if isinstance(record, Failed):
-            continue
-        run = _without_seed(record.run)
-        other, expected = first.setdefault(record.arm, (where, run))
-        if run != expected:
-            raise FileError(f"{where} and {other} have different settings. Remove one of them.")
-        choice = choices.get(record.arm)
-        if choice is not None and choice.learning_rate != record.learning_rate:
-            raise FileError(
-                f"{where} was not trained at the learning rate that was chosen for {record.arm}. "
-                "Remove it."
-            )
-
-
-def _without_seed(run: Json) -> Json:
-    """All that the runs of an arm have in common; each begins with the base of its seed, if any."""
-    start = run.get("start")
-    return {**run, "seed": 0, "start": start and {**start, "checkpoint": "", "digest": ""}}
-
-
-def _check_records(plan: Plan, records: _Read, out: Path) -> None:
-    """Refuse to put runs side by side that are not of this plan, or not of one text."""
-    texts: dict[str, tuple[str, str]] = {}
-    for where, record in records.values():
-        if isinstance(record, Finished):
-            other, digest = texts.setdefault(record.run["data"], (where, record.data_digest))
-            if digest != record.data_digest:
-                raise FileError(f"{other} and {where} are of different texts. Remove one of them.")
+def _check_records(plan: Plan, records: _Read, choices: Choices, out: Path) -> None:
+    """Refuse runs side by side that are not of one text, or not of this plan, or not of one arm."""
+    done = [(where, record) for where, record in records.values() if isinstance(record, Finished)]
+    _check_alike(((w, r.run["data"], r.data_digest) for w, r in done), "are of different texts")
     for place, (where, record) in records.items():
         if place != f"runs/{record.arm}/seed-{record.seed}":
             raise FileError(
@@ -263,6 +234,29 @@ def _check_records(plan: Plan, records: _Read, out: Path) -> None:
         if record.seed not in plan.seeds or others:
             what = f" ({', '.join(others)})" if others else ""
             raise FileError(f"{where} is of a run that {out / 'plan.yaml'} does not plan{what}.")
+    _check_alike(((w, r.arm, _without_seed(r.run)) for w, r in done), "have different settings")
+    for where, record in done:
+        choice = choices.get(record.arm)
+        if choice is not None and choice.learning_rate != record.learning_rate:
+            raise FileError(
+                f"{where} was not trained at the learning rate that was chosen for {record.arm}. "
+                "Remove it."
+            )
+
+
+def _check_alike(found: Iterable[tuple[str, str, Any]], problem: str) -> None:
+    """Refuse what was read at two places, under one name, and is not the same."""
+    first: dict[str, tuple[str, Any]] = {}
+    for where, name, value in found:
+        other, expected = first.setdefault(name, (where, value))
+        if value != expected:
+            raise FileError(f"{other} and {where} {problem}. Remove one of them.")
+
+
+def _without_seed(run: Json) -> Json:
+    """All that the runs of an arm have in common; each begins with the base of its seed, if any."""
+    start = run.get("start")
+    return {**run, "seed": 0, "start": start and {**start, "checkpoint": "", "digest": ""}}
 
 
 def _planned(plan: Plan, arm: Arm) -> Json:
@@ -311,10 +305,5 @@ def write_results(experiment: Experiment) -> Results:
     for seed in sorted({record.seed for record in experiment.records}):
         of_seed = {r.arm: record_to_json(r) for r in experiment.records if r.seed == seed}
         write_json(out / f"seed_{seed}.json", of_seed)
-        write_pickle(out / f"seed_{seed}.pkl", of_seed)
+        write_bytes(out / f"seed_{seed}.pkl", pickle.dumps(of_seed))
     return results
-
-
-def write_pickle(path: Path, content: Any) -> None:
-    """Write plain dictionaries and lists as a pickle."""
-    write_bytes(path, pickle.dumps(content))

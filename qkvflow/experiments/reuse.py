@@ -23,7 +23,6 @@ from qkvflow.experiments.store import (
     loose_gates,
     places_like,
     read_record,
-    recorded_plan,
     write_record,
 )
 from qkvflow.lock import HeldError, locked
@@ -67,12 +66,6 @@ def _finished_runs(others: Sequence[Path]) -> dict[str, list[_Source]]:
                 key = _key(run, record.data_digest)
                 found.setdefault(key, []).append((out, place, record))
     return found
-
-
-def check_others(others: Sequence[Path]) -> None:
-    """Refuse directories without an experiment before anything is run."""
-    for out in others:
-        recorded_plan(out)
 
 
 def _key(run: RunConfig, digest: str) -> str:

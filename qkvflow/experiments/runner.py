@@ -25,7 +25,7 @@ from qkvflow.experiments.recording import costs_of, failed_record, finished_reco
 from qkvflow.experiments.records import Choice, Choices, Failed, Record, choices_to_json, chosen
 from qkvflow.experiments.results import read_choices, save_plan
 from qkvflow.experiments.reuse import take_over
-from qkvflow.experiments.store import loose_path, write_record
+from qkvflow.experiments.store import loose_path, recorded_plan, write_record
 from qkvflow.files import write_json
 from qkvflow.lock import HeldError, locked, waiting
 from qkvflow.provenance import now
@@ -56,18 +56,24 @@ class Watcher:
         """A run has ended, here or in another process."""
 
 
-def prepare(plan: Plan, out: Path, reference: str | None = None) -> TokenDataset | None:
+def prepare(
+    plan: Plan, out: Path, reference: str | None = None, reuse: Sequence[Path] = ()
+) -> TokenDataset | None:
     """The text of an experiment, once every run is known to be possible and its plan is kept.
 
     There is none where arms read different texts.
 
-    `reference` is the arm that a directory which is there already shall have as its reference.
+    Args:
+        reference: the arm that a directory which is there already shall have as its reference.
+        reuse: directories of other experiments.
 
     Raises:
         ConfigError: a run cannot be made.
         DataError: the text cannot be had.
-        FileError: the directory is of another experiment.
+        FileError: the directory is of another experiment, or one to reuse is of none.
     """
+    for other in reuse:
+        recorded_plan(other)
     texts = Texts()
     seeds = [*plan.seeds, *([plan.sweep.seed] if plan.sweep else [])]
     for run in planned_runs(plan.checked(), out, seeds, texts).values():

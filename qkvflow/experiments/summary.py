@@ -13,7 +13,7 @@ import numpy as np
 
 from qkvflow import statistics
 from qkvflow.experiments.plan import Pair, Plan
-from qkvflow.experiments.records import Costs, Failed, Finished, Json, Point, Record, by_arm
+from qkvflow.experiments.records import Costs, Failed, Finished, Json, Point, Record, by_arm, finished
 from qkvflow.statistics import Interval
 
 
@@ -135,10 +135,8 @@ def _ends(interval: Interval) -> list[float]:
 
 def statistics_summary(records: Sequence[Record]) -> dict[str, Summary]:
     """Every arm that has a finished run: losses, speed, costs."""
-    found = by_arm(records)
     failed = [record.arm for record in records if isinstance(record, Failed)]
-    arms = dict.fromkeys(record.arm for record in records if record.arm in found)
-    return {arm: Summary.of(found[arm], failed.count(arm)) for arm in arms}
+    return {arm: Summary.of(runs, failed.count(arm)) for arm, runs in by_arm(records).items()}
 
 
 def pareto_optimal(summary: Mapping[str, Summary]) -> list[str]:
@@ -228,11 +226,10 @@ def finite(value: float) -> float | None:
 def losses_by_arm(records: Sequence[Record], split: str = "valid") -> dict[str, dict[int, float]]:
     """The loss of every finished run on a split, by arm and seed."""
     found: dict[str, dict[int, float]] = {}
-    for arm, runs in by_arm(records).items():
-        for run in runs:
-            seen = run.valid if split == "valid" else run.test
-            if seen is not None:
-                found.setdefault(arm, {})[run.seed] = seen.loss
+    for run in finished(records):
+        seen = run.valid if split == "valid" else run.test
+        if seen is not None:
+            found.setdefault(run.arm, {})[run.seed] = seen.loss
     return found
 
 
@@ -272,7 +269,7 @@ def _tests(
             first,
             second,
             split,
-            seeds := tuple(_common(losses[first], losses[second])),
+            seeds := tuple(sorted(losses[first].keys() & losses[second].keys())),
             (len(losses[first]), len(losses[second])),
             tuple(losses[first][seed] - losses[second][seed] for seed in seeds),
             found,
@@ -289,17 +286,13 @@ def _compare(
     first: Mapping[int, float], second: Mapping[int, float], margin: float, family: int
 ) -> statistics.Comparison | None:
     """Two arms, pair by pair where they have two seeds in common, else run against run."""
-    seeds = _common(first, second)
+    seeds = sorted(first.keys() & second.keys())
     if len(seeds) > 1:
         ours, theirs = ([of[seed] for seed in seeds] for of in (first, second))
         return statistics.compare(ours, theirs, margin, family)
     if min(len(first), len(second)) > 1:
         return statistics.compare_unpaired(list(first.values()), list(second.values()))
     return None
-
-
-def _common(first: Mapping[int, float], second: Mapping[int, float]) -> list[int]:
-    return sorted(first.keys() & second.keys())
 
 
 def _over_family(
@@ -319,20 +312,12 @@ def steps_below(
     records: Sequence[Record], baselines: Mapping[str, float]
 ) -> dict[str, dict[str, int | None]]:
     """When each arm passed each baseline: the median over seeds, None where not all of them did."""
+
+    def passed(loss: float, runs: Sequence[Finished]) -> int | None:
+        steps = [point.step for run in runs if (point := first_below(loss, run)) is not None]
+        return int(np.median(steps)) if len(steps) == len(runs) else None
+
     return {
-        arm: {
-            name: _median_step([first_below(loss, run) for run in runs])
-            for name, loss in baselines.items()
-        }
+        arm: {name: passed(loss, runs) for name, loss in baselines.items()}
         for arm, runs in by_arm(records).items()
     }
-
-
-def _median_step(points: Sequence[Point | None]) -> int | None:
-    steps = [point.step for point in points if point is not None]
-    return int(np.median(steps)) if len(steps) == len(points) else None
-
-
-def megabytes(count: int | None) -> str:
-    """Bytes for a table; nothing where the compiler does not say."""
-    return "" if count is None else f"{count / 1e6:.0f}"

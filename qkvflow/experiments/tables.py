@@ -11,7 +11,6 @@ from qkvflow.experiments.summary import (
     Sample,
     Summary,
     finite,
-    megabytes,
     pareto_optimal,
     steps_below,
 )
@@ -120,10 +119,10 @@ def differences(plan: Plan, tests: Sequence[Comparison]) -> Table:
             f"{test.found.test.p_value:.2g}",
             f"{test.p_holm:.2g}{_star(test.p_holm)}",
             "" if (flips := test.found.sign_flip) is None else f"{flips.p_value:.2g}",
-            _number(finite(test.found.hedges_g), "+.2f"),
+            number(finite(test.found.hedges_g), "+.2f"),
             f"{test.found.improvement:.2f}",
             f"{test.p_equivalence_holm:.2g}{_star(test.p_equivalence_holm)}",
-            _number(test.found.detectable, ".4f"),
+            number(test.found.detectable, ".4f"),
         )
         for test in tests
     )
@@ -164,7 +163,8 @@ def _least_by_flips(tests: Sequence[Comparison]) -> str:
     return f"; with {pairs} seeds it cannot go below p = {smallest_p_value(pairs):.4g}" * (pairs > 1)
 
 
-def _number(value: float | None, form: str) -> str:
+def number(value: float | None, form: str) -> str:
+    """A number for a table; nothing where it is not known."""
     return "" if value is None else format(value, form)
 
 
@@ -222,7 +222,7 @@ def costs(rows: Mapping[str, tuple[Costs, float]], reference: str) -> Table:
             "" if base is None else f"{base[0].parameters / of.parameters:.2f}",
             f"{of.flops_per_token / 1e6:.3f}",
             f"{of.training_flops:.3g}",
-            megabytes(of.memory_bytes),
+            "" if of.memory_bytes is None else f"{of.memory_bytes / 1e6:.0f}",
             f"{speed:.0f}",
         )
         for name, (of, speed) in rows.items()

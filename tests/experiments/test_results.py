@@ -8,7 +8,6 @@ import pytest
 
 from qkvflow.config import ConfigError, RunConfig
 from qkvflow.config.yaml_files import read_yaml
-from qkvflow.experiments.gates import read_gates
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.recording import costs_of, finished_record
 from qkvflow.experiments.results import read_experiment, save_plan
@@ -34,11 +33,9 @@ def test_records_hold_what_a_claim_needs(done):
     assert [step for step, _, _ in record["curve"]] == [0, 3, 6]
     assert {"qkvflow", "jax", "python", "code"} <= set(record["versions"])
     assert not (out / "runs" / "gated" / "seed-1" / "checkpoints").exists()
-    assert {seed: gates["mlp.up"].shape for seed, gates in read_gates(out, "gated").items()} == {
-        0: (2, 64),
-        1: (2, 64),
-    }
-    assert read_gates(out, "standard") == {}
+    gates = read_experiment(out).gates
+    assert {seed: of["mlp.up"].shape for seed, of in gates["gated"].items()} == {0: (2, 64), 1: (2, 64)}
+    assert "standard" not in gates
 
 
 def test_a_record_of_other_settings_is_not_taken_for_this_run(done, text):

@@ -5,15 +5,13 @@ import dataclasses
 import pytest
 
 from qkvflow.config import RunConfig
-from qkvflow.experiments.gates import read_gates
 from qkvflow.experiments.jobs import Job
 from qkvflow.experiments.pack import pack
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.recording import table_of
 from qkvflow.experiments.report import experiment_page
 from qkvflow.experiments.results import read_experiment, save_plan
-from qkvflow.experiments.reuse import check_others, take_over
-from qkvflow.experiments.runner import Watcher, complete
+from qkvflow.experiments.reuse import take_over
+from qkvflow.experiments.runner import Watcher, complete, prepare
 from qkvflow.experiments.store import write_record
 from qkvflow.files import FileError, read_json
 from qkvflow.lock import locked
@@ -49,7 +47,7 @@ def test_the_same_run_is_not_run_twice_whatever_its_arm_is_called(text, tmp_path
     assert begun(fields, second, first) == ["shared/lr-0.001", "shared/lr-0.01", "shared/seed-0"]
     there, here = (read_json(of / "seed-0.json") for of in (first / "runs/gated", second / "runs/time"))
     assert here == {**there, "arm": "time", "taken_from": "first/runs/gated/seed-0"}
-    old, new = (read_gates(first, "gated")[0], read_gates(second, "time")[0])
+    old, new = read_experiment(first).gates["gated"][0], read_experiment(second).gates["time"][0]
     assert new["mlp.up"].tolist() == old["mlp.up"].tolist()
     last = experiment_page("", read_experiment(second), {})[-1]
     assert last.text.endswith(" 1 of the runs are those of first.")
@@ -65,7 +63,7 @@ def other(request, tmp_path):
     """An experiment with the record of one run."""
     out = tmp_path / "other"
     record = made_up_record("there", 3, 2.0)
-    record = dataclasses.replace(record, run=table_of(RUN), data_digest="abc")
+    record = dataclasses.replace(record, run=RUN.to_dict(), data_digest="abc")
     write_record(out, "runs/there/seed-3", record)
     (out / "plan.yaml").write_text("arms: {there: {model: shared}}\nseeds: [3]\n")
     if request.param == "packed":
@@ -119,4 +117,4 @@ def test_what_another_process_works_on_is_left_to_it(other):
 
 def test_a_directory_without_an_experiment(tmp_path):
     with pytest.raises(FileError, match=r"is no experiment: it has no plan.yaml"):
-        check_others([tmp_path / "nowhere"])
+        prepare(Plan.of(tiny_fields("x.txt")), tmp_path / "out", reuse=[tmp_path / "nowhere"])

@@ -27,7 +27,7 @@ from qkvflow.experiments.matching import matched_run
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.recording import costs_of
 from qkvflow.experiments.records import Costs, Finished, by_arm
-from qkvflow.experiments.results import Experiment, read_experiment
+from qkvflow.experiments.results import read_experiment
 from qkvflow.experiments.summary import first_below
 from qkvflow.files import write_json
 from qkvflow.report.table import Table, to_terminal
@@ -65,13 +65,11 @@ class Row:
 
     def to_json(self) -> dict[str, Any]:
         """As plain values, without what was not asked for."""
-        row = {**dataclasses.asdict(self.costs), "ms_per_step": self.ms_per_step}
+        row = dataclasses.asdict(self)
+        row = {**row.pop("costs"), **row}
         if self.runs_that_reached_it is None:
-            return row
-        return row | {
-            "seconds_to_loss": self.seconds_to_loss,
-            "runs_that_reached_it": self.runs_that_reached_it,
-        }
+            del row["seconds_to_loss"], row["runs_that_reached_it"]
+        return row
 
 
 def of_runs(records: Sequence[Finished], loss: float | None) -> Row:
@@ -105,7 +103,8 @@ def run(options: Options) -> None:
     if options.results is None:
         rows = _rows_of_plan(options.changed_plan(), options.timed_steps)
     else:
-        rows = _rows_of_results(read_experiment(options.results), options.loss)
+        arms = by_arm(read_experiment(options.results).records)
+        rows = {arm: of_runs(runs, options.loss) for arm, runs in arms.items()}
     Console().print(to_terminal(_table(rows, next(iter(rows)), options.loss)))
     if options.json is not None:
         write_json(options.json, {arm: row.to_json() for arm, row in rows.items()})
@@ -133,21 +132,13 @@ def _rows_of_plan(plan: Plan, steps: int) -> dict[str, Row]:
     return rows
 
 
-def _rows_of_results(experiment: Experiment, loss: float | None) -> dict[str, Row]:
-    return {arm: of_runs(runs, loss) for arm, runs in by_arm(experiment.records).items()}
-
-
 def _table(rows: dict[str, Row], reference: str, loss: float | None) -> Table:
     table = tables.costs({arm: (row.costs, row.ms_per_step) for arm, row in rows.items()}, reference)
     table = table.only(*(head for head in table.heads if head != "compression"), note="")
     if loss is None:
         return table
     reached = tuple(
-        (
-            arm,
-            "" if row.seconds_to_loss is None else f"{row.seconds_to_loss:.0f}",
-            row.runs_that_reached_it or "",
-        )
+        (arm, tables.number(row.seconds_to_loss, ".0f"), row.runs_that_reached_it or "")
         for arm, row in rows.items()
     )
     return table.beside(Table(("model", f"seconds to {loss:g}", "runs"), reached))

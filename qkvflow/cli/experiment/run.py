@@ -17,7 +17,6 @@ from qkvflow.cli.experiment_display import run_experiment, show_experiment
 from qkvflow.config import ConfigError
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.report import name_of, write_report
-from qkvflow.experiments.reuse import check_others
 from qkvflow.experiments.runner import prepare
 from qkvflow.experiments.slurm import submit
 
@@ -52,8 +51,7 @@ def _submit(plan: Plan, options: Options) -> int:
         problem = f"slurm is {options.slurm}; expected how many workers."
         raise ConfigError("The workers cannot be submitted:", [problem])
     parameters = parse_parameters(options.slurm_options)
-    check_others(options.reuse)
-    prepare(plan, options.out, options.reference)
+    prepare(plan, options.out, options.reference, options.reuse)
     jobs = submit(plan, options.out, options.slurm, parameters, reuse=options.reuse)
     print(f"Submitted: {', '.join(job.job_id for job in jobs)}. The same command without --slurm,")
     print("started when they have ended, shows what they found.")

@@ -14,7 +14,6 @@ from rich.console import Console
 from qkvflow.cli.experiment.shared import ExperimentOptions
 from qkvflow.cli.experiment_display import Bars, tuned_table
 from qkvflow.config import ConfigError
-from qkvflow.experiments.reuse import check_others
 from qkvflow.experiments.runner import prepare, tune
 from qkvflow.report.table import to_terminal
 
@@ -32,8 +31,7 @@ def run(options: Options) -> None:
         raise ConfigError(
             f"{options.plan} has no sweep:", ["name learning_rates, steps and seed there."]
         )
-    check_others(options.reuse)
-    prepare(plan, options.out, options.reference)
+    prepare(plan, options.out, options.reference, options.reuse)
     with Bars(console) as bars:
         choices = tune(plan, options.out, bars, options.reuse)
     console.print(to_terminal(tuned_table(choices)))
