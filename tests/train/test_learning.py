@@ -13,9 +13,6 @@ from qkvflow.train import read_metrics, train
 from tests.train.support import tiny_run, with_architecture
 
 ROOT = Path(__file__).parent.parent.parent
-CHARACTER_MODELS = ("standard", "time_indexed_mlp", "time_indexed_ssm")
-BUDGET = 120.0
-"""Seconds of training that the three models have together."""
 
 
 def trained(out, *options):
@@ -67,13 +64,18 @@ def test_no_model_evaluates_below_the_entropy_rate(tmp_path, model):
     assert of_kind(records, "final")[0]["loss"] < entropy_rate + 0.5
 
 
-def test_three_models_beat_the_bigram_of_the_embedded_corpus_within_two_minutes(tmp_path):
+@pytest.mark.parametrize(
+    "model",
+    [
+        "time_indexed_mlp",
+        *(pytest.param(m, marks=pytest.mark.slow) for m in ("standard", "time_indexed_ssm")),
+    ],
+)
+def test_a_model_beats_the_bigram_of_the_embedded_corpus_within_forty_seconds(tmp_path, model):
+    """Of training; results/learning.json has the three of them together."""
+    records = trained(tmp_path / model, "--config", "configs/tiny.yaml", "--model", model)
+    (final,) = of_kind(records, "final")
+    assert final["whole"]
     bigram = ngram_losses("embedded", 2)[-1]
-    seconds = 0.0
-    for model in CHARACTER_MODELS:
-        records = trained(tmp_path / model, "--config", "configs/tiny.yaml", "--model", model)
-        (final,) = of_kind(records, "final")
-        assert final["whole"]
-        assert final["loss"] < bigram, f"{model}: {final['loss']} against {bigram}"
-        seconds += final["seconds"]
-    assert seconds < BUDGET
+    assert final["loss"] < bigram, f"{model}: {final['loss']} against {bigram}"
+    assert final["seconds"] < 40
