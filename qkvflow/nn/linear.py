@@ -1,4 +1,4 @@
-"""Linear maps, embeddings and dropout: the parts that hold a layer's arrays."""
+"""Linear maps, embeddings and dropout: the modules that hold a layer's arrays."""
 
 import math
 from collections.abc import Sequence

@@ -119,7 +119,7 @@ class Learner:
         targets: Array,
         depth: int | None = None,
     ) -> tuple[Array, Arrays]:
-        """Mean loss and its gradient, the batch in `accumulate` parts one after the other."""
+        """Mean loss and its gradient, the batch in `accumulate` microbatches one after the other."""
         config, t = self.model.config, None if depth is None else layer_times(depth)
         drops = config.attn_pdrop or config.resid_pdrop or config.embd_pdrop
 
@@ -130,14 +130,14 @@ class Learner:
         differentiate = jax.value_and_grad(loss)
         if self.accumulate == 1:
             return differentiate(parameters, key, inputs, targets)
-        parts = [ids.reshape(self.accumulate, -1, ids.shape[-1]) for ids in (inputs, targets)]
+        batches = [ids.reshape(self.accumulate, -1, ids.shape[-1]) for ids in (inputs, targets)]
         keys = jax.random.split(key, self.accumulate)
 
-        def add(total: Any, part: Any) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, total, differentiate(parameters, *part)), None
+        def add(total: Any, batch: Any) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, total, differentiate(parameters, *batch)), None
 
         zero = jnp.zeros(()), jax.tree.map(jnp.zeros_like, parameters)
-        total, _ = lax.scan(add, zero, (keys, *parts))
+        total, _ = lax.scan(add, zero, (keys, *batches))
         return jax.tree.map(lambda x: x / self.accumulate, total)
 
 

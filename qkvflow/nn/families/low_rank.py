@@ -1,4 +1,4 @@
-"""One layer's weights, and a low-rank part whose singular values depend on depth."""
+"""One layer's weights, and a low-rank term whose singular values depend on depth."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +35,7 @@ class LowRank(Weight):
     def init(
         base: Linear | Weight, like: Linear, rank: int, config: Gpt2Config, key: Array
     ) -> "LowRank":
-        """A base, which is a map like `like` at every time, with a low-rank part that is zero."""
+        """A base, which is a map like `like` at every time, with a low-rank term that is zero."""
         k_down, k_up, k_network = jax.random.split(key, 3)
         Rank = Axis("rank", rank)
         return LowRank(
@@ -46,7 +46,7 @@ class LowRank(Weight):
         )
 
     def at(self, t: Time) -> Linear:
-        """The base map at t with the low-rank part added to its weight."""
+        """The base map at t with the low-rank term added to its weight."""
         return self._added(self._curve.at(t), self.network.at(t))
 
     def before_loop(self, times: Time) -> tuple[Any, Array]:
@@ -54,7 +54,7 @@ class LowRank(Weight):
         return self._curve.before_loop(times), self.network.at(times)
 
     def inside_loop(self, prepared: tuple[Any, Array]) -> Linear:
-        """The base map of a layer with the low-rank part added to its weight."""
+        """The base map of a layer with the low-rank term added to its weight."""
         base, scale = prepared
         return self._added(self._curve.inside_loop(base), scale)
 
@@ -68,7 +68,7 @@ class LowRank(Weight):
         return inner | {"": self.network.at(times)}
 
     def parameters(self) -> Table:
-        """The low-rank part of a vector decays as little as the vector."""
+        """The low-rank term of a vector decays as little as the vector."""
         is_adapter = isinstance(self.base, Weight)
         table = adapter_parameters(self) if is_adapter else parameters_inside(self)
         return table if self.down.In else changed(table, decays=False)
@@ -88,7 +88,7 @@ class LowRank(Weight):
 @FAMILIES.register("low_rank")
 @dataclass(frozen=True)
 class LowRankFamily(Family):
-    """One set of base weights with low-rank parts; norms are shared."""
+    """One set of base weights with low-rank terms; norms are shared."""
 
     rank: PositiveInt = 8
     """Rank of what depends on depth."""
