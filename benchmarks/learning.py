@@ -42,10 +42,10 @@ def curve(model, directory):
 
 def main():
     """Train the three models one after the other."""
-    floors = {str(i): loss for i, loss in enumerate(ngram_losses("embedded", 6), start=1)}
+    baselines = {str(i): loss for i, loss in enumerate(ngram_losses("embedded", 6), start=1)}
     with tempfile.TemporaryDirectory() as directory:
         curves = {model: curve(model, Path(directory) / model) for model in MODELS}
-    for order, loss in floors.items():
+    for order, loss in baselines.items():
         print(f"n-gram of order {order}: {loss:.3f} nats/character")
     for model, points in curves.items():
         print(f"{model}: {points[-1]['loss']:.3f} after {points[-1]['step']} steps")
@@ -54,7 +54,7 @@ def main():
         "python": sys.version.split()[0],
         "corpus_digest": corpus.digest,
         "options": " ".join(OPTIONS.split()),
-        "ngrams": floors,
+        "ngrams": baselines,
         "curves": curves,
     }
     out = Path(__file__).parent.parent / "results" / "learning.json"

@@ -1,4 +1,4 @@
-"""The whole of a run: data, resume, steps, looks at the valid split, checkpoints, export."""
+"""The whole of a run: data, resume, steps, evaluations, checkpoints, export."""
 
 import math
 import signal
@@ -143,10 +143,10 @@ class Training:
         if self.progress.step < run.steps:
             self._compile()
         if self.progress.step == 0:
-            self._look()
+            self._evaluate()
         while (step := self.progress.step) < run.steps and not self.stop.is_set():
             self._advance(min(_next(step, run.eval_every), _next(step, run.save_every), run.steps))
-            better = self._is_time(run.eval_every) and self._look()
+            better = self._is_time(run.eval_every) and self._evaluate()
             if (better or self._is_time(run.save_every)) and not self.failing:
                 self._save()
         finished = self.progress.step == run.steps
@@ -212,7 +212,7 @@ class Training:
             f"The last good checkpoint is in {self.out / 'checkpoints'}."
         )
 
-    def _look(self) -> bool:
+    def _evaluate(self) -> bool:
         """Evaluate on the valid split; whether the mean over seeds is the best so far."""
         evaluations = self._evaluations(self.run.eval_tokens)
         self.recorder.evaluated("valid", self.progress, evaluations)

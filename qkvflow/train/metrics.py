@@ -161,7 +161,7 @@ class Thresholds:
                 self.newly_reached(record["loss"], record.get("seed"))
 
     def newly_reached(self, loss: float | None, seed: int | None) -> list[float]:
-        """The thresholds that this loss is the first to reach; none at the first look."""
+        """The thresholds that this loss is the first to reach; none at the first evaluation."""
         if loss is None or not math.isfinite(loss):
             return []
         tenths = math.ceil(loss * 10 - 1e-9)
