@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install compare bench example documents quick test records test-peers lint clean
+.PHONY: help install compare bench example documents quick test records test-peers fuzz lint clean
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -38,8 +38,11 @@ test: lint ## Lint, check types, run the tests
 records: install ## Check what committed records say by themselves
 	$(BIN)/pytest -m records -n 0 tests/test_records.py
 
+fuzz: install ## Ten thousand odd inputs at every boundary, for half an hour at most
+	HYPOTHESIS_PROFILE=fuzz timeout 30m $(BIN)/pytest tests/test_boundaries.py
+
 test-peers: $(VENV)/peers ## Compare with torch and transformers, which it installs
-	$(BIN)/pytest -m peers -n 0 tests/models
+	$(BIN)/pytest -m peers -n 0 tests/models tests/benchmarks
 
 $(VENV)/peers: $(VENV)/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.txt --editable ".[peers]"

@@ -1,6 +1,6 @@
 """The documented API from end to end: configure, build, run, train, look inside, change depth, speak.
 
-Run with `python example_usage.py` (or `make example`). It takes about a minute on two cores.
+Run with `python example_usage.py` (or `make example`). It takes less than a minute on two cores.
 """
 
 import equinox as eqx
@@ -67,7 +67,7 @@ def demonstrate(name, model_class):
     print(f"Loss before training: {float(model.compute_loss(input_ids, target_ids)):.3f} nats a byte")
 
     opt_state = optimizer.init(eqx.filter(model, eqx.is_array))
-    for step in range(100):
+    for step in range(60):
         key = jrandom.PRNGKey(step)
         model, opt_state, loss = train_step(model, opt_state, toy_batch(step), key)
         if step % 20 == 19:

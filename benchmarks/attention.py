@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from qkvflow.nn.attention import causal_attention, fused_attention
 
+RESULTS = Path(__file__).parent.parent / "results"
 SHAPES = ((8, 4, 128, 64), (8, 8, 256, 64), (2, 4, 1024, 64))
 RUNS = 15
 
@@ -36,7 +37,7 @@ def medians(functions, argument):
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def main():
+def main(out=RESULTS):
     """Measure every shape."""
     functions = {"written out": gradient_of(causal_attention), "fused": gradient_of(fused_attention)}
     rows = []
@@ -48,10 +49,8 @@ def main():
         ratio = times["written out"] / times["fused"]
         rows.append({"batch": batch, "heads": heads, "length": length, "size": size, "ratio": ratio})
         print(f"batch {batch}, heads {heads}, length {length:>4}: written out / fused = {ratio:.2f}")
-    out = Path(__file__).parent.parent / "results" / "attention.json"
-    out.parent.mkdir(exist_ok=True)
     record = {"backend": jax.default_backend(), "runs": RUNS, "rows": rows}
-    out.write_text(json.dumps(record, indent=2) + "\n")
+    (out / "attention.json").write_text(json.dumps(record, indent=2) + "\n")
 
 
 if __name__ == "__main__":

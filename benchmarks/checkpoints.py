@@ -23,7 +23,9 @@ from qkvflow.data import ByteTokenizer
 from qkvflow.train.checkpoints import CheckpointStore, Progress, newest_good
 from qkvflow.train.step import Learner
 
+RESULTS = Path(__file__).parent.parent / "results"
 RUNS = 7
+SHAPE = Gpt2Config()
 
 
 def ours(directory, learner, run, state):
@@ -57,10 +59,10 @@ def orbax(directory, state):
     return (waited, written, time.perf_counter() - begin), back
 
 
-def main():
+def main(out=RESULTS):
     """Alternate the two on the state of a model with 15 million numbers."""
     logging.disable(logging.WARNING)
-    run = RunConfig(model="standard", architecture=Gpt2Config())
+    run = RunConfig(model="standard", architecture=SHAPE)
     learner = Learner.of(run, run.model_config(256))
     state = jax.block_until_ready(jax.jit(learner.start)(np.uint32(0)))
     times = {"ours": [], "orbax": []}
@@ -89,8 +91,7 @@ def main():
         "ours_over_orbax": ratios,
         "seconds": median,
     }
-    out = Path(__file__).parent.parent / "results" / "checkpoints.json"
-    out.write_text(json.dumps(record, indent=2) + "\n")
+    (out / "checkpoints.json").write_text(json.dumps(record, indent=2) + "\n")
 
 
 def _megabytes(state):

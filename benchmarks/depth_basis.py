@@ -26,18 +26,22 @@ RESULTS = Path(__file__).parent.parent / "results"
 TRAINED = ("standard", "tong_neuralode")
 LAYERS = 12
 TOKENS = 16_384
+DATA, STEPS = "embedded", 400
+HEADS = 12
+"""Of GPT-2, 64 wide each."""
 
 
 def trained_run(model):
     """A little training of a model of twelve layers."""
     return RunConfig(
         model=model,
+        data=DATA,
         tokenizer="byte",
-        steps=400,
+        steps=STEPS,
         batch_size=16,
         length=64,
-        eval_every=200,
-        save_every=400,
+        eval_every=STEPS // 2,
+        save_every=STEPS,
         architecture=Gpt2Config(
             hidden_dim=64, num_heads=4, num_layers=LAYERS, time_embed_dim=8, sinusoidal_dim=8
         ),
@@ -49,8 +53,8 @@ def random_gpt2():
     """GPT-2 of 124 million parameters, its matrices drawn as at the start of training."""
     config = Gpt2Config(
         num_layers=LAYERS,
-        hidden_dim=768,
-        num_heads=12,
+        hidden_dim=64 * HEADS,
+        num_heads=HEADS,
         vocab_size=50257,
         max_position_embeddings=1024,
         tie_embeddings=True,
@@ -106,7 +110,7 @@ def draw(record, path):
         axes.legend(fontsize=8)
 
 
-def main():
+def main(out=RESULTS):
     """Decompose the three models."""
     found = {"GPT-2, random weights": {"errors": errors(random_gpt2())}}
     with tempfile.TemporaryDirectory() as directory:
@@ -116,8 +120,8 @@ def main():
         print(f"{name}: {' '.join(f'{error:.3f}' for error in one['errors']['all matrices'])}")
         print(f"  loss {' '.join(f'{loss:.3f}' for loss in one.get('losses', []))}")
     record = {"python": sys.version.split()[0], "layers": LAYERS, "tokens": TOKENS, "models": found}
-    (RESULTS / "depth_basis.json").write_text(json.dumps(record, indent=1) + "\n")
-    draw(record, RESULTS / "depth_basis.png")
+    (out / "depth_basis.json").write_text(json.dumps(record, indent=1) + "\n")
+    draw(record, out / "depth_basis.png")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from rich.progress import track
 
 from qkvflow.train import read_metrics
 
+RESULTS = Path(__file__).parent.parent / "results"
 KILLS_AT_THE_END = 3
 FIELDS = """
 --model time_indexed_mlp --batch-size 4 --accumulate 2 --length 8 --eval-every 7 --eval-tokens 64
@@ -89,7 +90,7 @@ class Run:
         curve = [
             tuple(record.get(name) for name in kept)
             for record in read_metrics(self.out / "metrics.jsonl")
-            if record["kind"] in ("train", "valid", "reached", "final")
+            if record["kind"] in ("train", "valid", "final")
         ]
         best = (self.out / "checkpoints" / "best").resolve(strict=True).name
         return [path.read_bytes() for path in files], curve, best
@@ -142,19 +143,18 @@ def run_and_kill(directory, kills, seeds=1, steps_a_kill=9):
     return {"kills": kills, "steps": steps, "caught": caught, "identical": all(same), "same": same}
 
 
-def main():
+def main(arguments=None, out=RESULTS):
     """Kill many times and write the result."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kills", type=int, default=203)
     with tempfile.TemporaryDirectory() as directory:
-        result = run_and_kill(Path(directory), parser.parse_args().kills)
+        result = run_and_kill(Path(directory), parser.parse_args(arguments).kills)
     caught = result.pop("caught")
     result["ended_before_the_kill"] = sum(how is None for _, how in caught)
     result["while_saving"] = sum(how == "saving" for _, how in caught)
     result["moments"] = {name: sum(n == name for n, _ in caught) for name, _ in caught}
     print(json.dumps(result, indent=2))
-    out = Path(__file__).parent.parent / "results" / "kill.json"
-    out.write_text(json.dumps(result, indent=2) + "\n")
+    (out / "kill.json").write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

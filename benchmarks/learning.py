@@ -5,17 +5,20 @@ writes results/learning.json. One seed: it shows that the models learn, not whic
 """
 
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from qkvflow.cli.main import main as qkvflow
 from qkvflow.data import NGramModel, load_corpus, make_tokenizer
 from qkvflow.train import read_metrics
 
+ROOT = Path(__file__).parent.parent
+RESULTS, CONFIG = ROOT / "results", ROOT / "configs" / "tiny.yaml"
+DATA, ORDER = "embedded", 6
 MODELS = ("standard", "time_indexed_mlp", "time_indexed_ssm")
 OPTIONS = """
---config configs/tiny.yaml --steps 1500 --batch-size 16 --length 128 --eval-every 100 --save-every 500
+--steps 1500 --batch-size 16 --length 128 --eval-every 100 --save-every 500
 --eval-tokens 65536 --architecture.hidden-dim 128 --optimizer.learning-rate 3e-3 --optimizer.warmup 100
 """
 POINT = ("step", "tokens", "seconds", "flops", "loss")
@@ -32,33 +35,32 @@ def ngram_losses(data, order):
 
 def curve(model, directory):
     """The looks at the valid split, and at the end the whole of it."""
-    command = [sys.executable, "-m", "qkvflow", "train", "--model", model, *OPTIONS.split()]
-    root = Path(__file__).parent.parent
-    subprocess.run([*command, "--out", str(directory)], check=True, cwd=root)
+    options = ["--config", str(CONFIG), *OPTIONS.split(), "--data", DATA, "--out", str(directory)]
+    if qkvflow(["train", "--model", model, *options]):
+        sys.exit(f"{model} did not learn.")
     records = read_metrics(directory / "metrics.jsonl")
     looks = [record for record in records if record["kind"] in ("valid", "final")]
     return [{name: look[name] for name in POINT} for look in looks]
 
 
-def main():
+def main(out=RESULTS):
     """Train the three models one after the other."""
-    baselines = {str(i): loss for i, loss in enumerate(ngram_losses("embedded", 6), start=1)}
+    baselines = {str(i): loss for i, loss in enumerate(ngram_losses(DATA, ORDER), start=1)}
     with tempfile.TemporaryDirectory() as directory:
         curves = {model: curve(model, Path(directory) / model) for model in MODELS}
     for order, loss in baselines.items():
         print(f"n-gram of order {order}: {loss:.3f} nats/character")
     for model, points in curves.items():
         print(f"{model}: {points[-1]['loss']:.3f} after {points[-1]['step']} steps")
-    corpus = load_corpus("embedded")
+    corpus = load_corpus(DATA)
     record = {
         "python": sys.version.split()[0],
         "corpus_digest": corpus.digest,
-        "options": " ".join(OPTIONS.split()),
+        "options": " ".join(["--config configs/tiny.yaml", *OPTIONS.split()]),
         "ngrams": baselines,
         "curves": curves,
     }
-    out = Path(__file__).parent.parent / "results" / "learning.json"
-    out.write_text(json.dumps(record, indent=1) + "\n")
+    (out / "learning.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -113,9 +113,8 @@ def draw(table, path):
         drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
 
 
-def main():
-    """Look at the models in the directory that the command names."""
-    out = Path(sys.argv[1])
+def main(out):
+    """Look at the models in a directory."""
     table = measure(out)
     show(table)
     (out / "magnitude_over_depth.json").write_text(json.dumps(table, indent=1) + "\n")
@@ -123,4 +122,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))

@@ -19,6 +19,7 @@ from benchmarks.speed.ours import Shape
 from qkvflow.memory import keep_freed_memory
 from qkvflow.nn.attention import causal_attention
 
+RESULTS = Path(__file__).parent.parent / "results"
 SHAPES = {"small": Shape(256, 4, 6, 128, 8), "large": Shape(512, 8, 8, 256, 8)}
 ROUNDS = 11
 
@@ -122,7 +123,7 @@ PARTS = (products, attention, attention_products, activation, optimizer)
 PEERS = (torch_products, torch_attention_products)
 
 
-def main():
+def main(out=RESULTS):
     """Measure both shapes."""
     record = {}
     with Progress() as progress:
@@ -137,8 +138,7 @@ def main():
     for name, shares in record.items():
         for part, share in shares.items():
             print(f"{name:<6} {part:<15} {share:.2f} of the step")
-    out = Path(__file__).parent.parent / "results" / "step_parts.json"
-    out.write_text(json.dumps(record, indent=2) + "\n")
+    (out / "step_parts.json").write_text(json.dumps(record, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from qkvflow.models import build_model, unroll
 from qkvflow.nn.families import FAMILIES
 from qkvflow.nn.time_embed import layer_times
 
+RESULTS = Path(__file__).parent.parent / "results"
 DEPTHS = range(1, 65)
 TRAINED_DEPTH = 6
 SMALL = {
@@ -39,13 +40,13 @@ SMALL = {
     "mlp_ratio": 2,
     "time_embed_dim": 6,
     "sinusoidal_dim": 3,
-    "low_rank": 2,
 }
 
 
 def random_model(weights, depth):
     """`standard` with other weights, no array of which is at its start."""
-    config = Gpt2Config(weights=weights, num_layers=depth, **SMALL)
+    family = {"family": weights, "rank": 2} if weights == "low_rank" else weights
+    config = Gpt2Config(weights=family, num_layers=depth, **SMALL)
     shapes = eqx.filter_eval_shape(build_model, "standard", config, key=jax.random.key(0))
     noise = np.random.default_rng(depth)
     draw = lambda leaf: (0.3 * noise.normal(size=leaf.shape)).astype(leaf.dtype)  # noqa: E731
@@ -67,7 +68,7 @@ def differences(weights, depth, ids):
     return {"own": own, "grid": relative_difference(unroll(trained, depth)(ids), on_grid)}
 
 
-def main():
+def main(out=RESULTS):
     """Compare every family at every depth."""
     ids = np.random.default_rng(0).integers(0, SMALL["vocab_size"], (2, 5), dtype=np.int32)
     ids = hax.named(ids, ("batch", "position"))
@@ -80,8 +81,7 @@ def main():
     for weights, found in families.items():
         print(f"{weights:<10} own {max(found['own']):.1e}, grid {max(found['grid']):.1e}")
     record = {"backend": jax.default_backend(), "depths": list(DEPTHS), "families": families}
-    out = Path(__file__).parent.parent / "results" / "unroll.json"
-    out.write_text(json.dumps(record, indent=2) + "\n")
+    (out / "unroll.json").write_text(json.dumps(record, indent=2) + "\n")
 
 
 if __name__ == "__main__":

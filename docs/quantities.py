@@ -21,7 +21,7 @@ from qkvflow.config import Gpt2Config
 from qkvflow.experiments.gates import gate_use
 from qkvflow.experiments.tables import short_rate
 from qkvflow.models import build_model, count_parameters
-from qkvflow.statistics import holm, pooled_t_test, summarise, welch_test
+from qkvflow.statistics import holm, summarise, welch_test
 from qkvflow.train.optimizer import make_schedule
 
 FIRST_MODELS = ("standard", "tong_neuralode", "time_indexed_mlp", "time_indexed_ssm")
@@ -63,10 +63,10 @@ def lowest_loss(experiment: str, name: str) -> float:
 
 def deviation(experiment: str, name: str) -> float:
     """The standard deviation of an arm's losses over seeds."""
-    spread = arm(experiment, name).loss.spread
-    if spread is None:
+    found = arm(experiment, name).loss.deviation
+    if found is None:
         raise UnknownNameError(f"{name} has one run in {experiment}, and no deviation")
-    return spread.deviation
+    return found
 
 
 def apart(experiment: str, name: str) -> float:
@@ -174,7 +174,7 @@ def missed(experiment: str, first: str, second: str) -> float:
 
 def pairs(experiment: str) -> int:
     """How many pairs of arms the tests of an experiment are corrected for."""
-    return results.experiment(experiment).results.tests[0].family
+    return results.experiment(experiment).tests[0].family
 
 
 def margin(experiment: str) -> float:
@@ -277,13 +277,13 @@ def size(model: str) -> int:
 def first_version(model: str) -> str:
     """Mean and half of the 95% interval of the losses that the first version's documents give."""
     summary = summarise(results.record("first_version.json")[model])
-    return f"{summary.mean:.3f} ± {summary.t.half_width:.3f}"
+    return f"{summary.mean:.3f} ± {summary.half_width:.3f}"
 
 
 def first_version_p(first: str, second: str) -> float:
     """p of the test that the first version made of these losses."""
     losses = results.record("first_version.json")
-    return pooled_t_test(losses[first], losses[second]).p_value
+    return float(stats.ttest_ind(losses[first], losses[second]).pvalue)
 
 
 def first_version_welch(first: str, second: str) -> float:

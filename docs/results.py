@@ -54,14 +54,14 @@ def experiment(name: str) -> Experiment:
 
 def arm(name: str, of: str) -> Summary:
     """What the runs of one arm of an experiment reached."""
-    return named(experiment(name).results.summary, of, f"arm of {name}")
+    return named(experiment(name).summary, of, f"arm of {name}")
 
 
 def pair(name: str, first: str, second: str, split: str = "valid") -> Comparison:
     """The test of two arms on a split, in whichever order it was made."""
     for of in (first, second):
         arm(name, of)
-    results = experiment(name).results
+    results = experiment(name)
     tests = {"valid": results.tests, "test": results.on_test}
     for test in named(tests, split, "split"):
         if {test.first, test.second} == {first, second}:
@@ -110,5 +110,5 @@ def tables(name: str) -> dict[str, Table]:
 
 def _page(name: str) -> Sequence[Item]:
     if name == "three-tables":
-        return [side_by_side({of: experiment(of).results for of in THREE_TABLES})]
+        return [side_by_side({of: experiment(of).summary for of in THREE_TABLES})]
     return experiment_page(name, experiment(name), {})

@@ -11,8 +11,8 @@ from docs import results
 from docs.quantities import Interval
 from qkvflow.cli.compare import models_table, result_table
 from qkvflow.experiments.records import finished
-from qkvflow.experiments.summary import Sample
 from qkvflow.report.table import Table, to_markdown, to_terminal
+from qkvflow.statistics import Sample
 
 
 def table(experiment: str, heading: str, first: int | None = None) -> str:
@@ -139,7 +139,7 @@ def gains_of_pretraining(layers: int) -> Interval:
 def _losses_over_depth(text: str) -> dict[str, dict[int, Sample]]:
     """By MODEL-METHOD and layers: the arms of results/finetune are called MODEL.METHOD.LAYERS.TEXT."""
     found: dict[str, dict[int, Sample]] = {}
-    for name, row in results.experiment("finetune").results.summary.items():
+    for name, row in results.experiment("finetune").summary.items():
         model, method, depth, target = name.split(".")
         if target == text:
             found.setdefault(f"{model}-{method}", {})[int(depth)] = row.loss
@@ -161,7 +161,7 @@ def comparison() -> str:
     for of in runs:
         valid, speed = of.valid.loss, of.ms_per_step
         console.out(f"{of.arm:<20} seed-{of.seed:<5} valid {valid:.4f}  {speed:.0f} ms/step")
-    console.print(to_terminal(result_table(experiment.results, experiment.baselines, title)))
+    console.print(to_terminal(result_table(experiment.summary, experiment.baselines, title)))
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 

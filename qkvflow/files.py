@@ -2,16 +2,20 @@
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 ABANDONED_AFTER = 24 * 3600.0
 """Seconds after which a build directory that nobody finished (a killed process) is removed."""
+DEEPEST = 100
+"""Tables and lists within each other in JSON."""
 
 
 class FileError(ValueError):
@@ -25,6 +29,35 @@ def file_errors(what: str, remedy: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         raise FileError(f"{what}: {error.strerror or error}.{remedy and ' '}{remedy}") from error
+
+
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """A path with ~ and ~NAME replaced by the directory of that user.
+
+    Raises:
+        FileError: it is empty, or there is no such user.
+    """
+    if not os.fspath(path):
+        raise FileError("A path is empty; name a file or a directory.")
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise FileError(
+            f"{path} cannot be found: {error} Name the directory itself, or write ./~ for one whose "
+            "name begins with ~."
+        ) from error
+
+
+def state_of(path: Path, lacking: str) -> str:
+    """What is wrong with a path that should be a directory which holds something."""
+    if path.is_dir():
+        return lacking
+    return "is a file, no directory" if path.is_file() else "is not there"
+
+
+def first_of(paths: Iterable[Path]) -> str:
+    """A hint at the first of several paths, " Name PATH."; nothing where there is none."""
+    return next((f" Name {path}." for path in paths), "")
 
 
 @contextmanager
@@ -113,9 +146,26 @@ def read_bytes(path: Path, sha256: str) -> bytes:
     return content
 
 
+def check_digests(directory: Path, files: Mapping[str, str]) -> None:
+    """Refuse a directory in which a file is missing, or has another digest than it was written with."""
+    for name, sha256 in files.items():
+        if not (directory / name).is_file():
+            raise FileError(f"{directory / name} is missing.")
+        if file_sha256(directory / name) != sha256:
+            raise FileError(
+                f"{directory / name} was changed or cut short after it was written: its sha256 differs."
+            )
+
+
+def set_aside(path: Path) -> None:
+    """Rename what is damaged to bad-NAME, so that it is not in the way and nothing is lost."""
+    free = path.with_name(f"bad-{path.name}")
+    path.rename(free.with_name(f"{free.name}-{os.urandom(3).hex()}") if free.exists() else free)
+
+
 def write_text(path: Path, text: str) -> None:
-    """Write a text that is there whole or not at all."""
-    write_bytes(path, text.encode())
+    """Write a text that is there whole or not at all; it may name files whose names are no UTF-8."""
+    write_bytes(path, text.encode(errors="backslashreplace"))
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -123,12 +173,72 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
+def parse_json(text: str | bytes) -> Any:
+    """What a JSON text holds: finite numbers, no name twice, no more than `DEEPEST` tables deep.
+
+    Raises:
+        ValueError: it is no such text.
+    """
+    try:
+        content = json.loads(
+            text,
+            object_pairs_hook=_table,
+            parse_int=_whole_number,
+            parse_float=_number,
+            parse_constant=_number,
+        )
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    _check_nesting(content)
+    return content
+
+
+_TOO_DEEP = f"it has more than {DEEPEST} tables or lists within each other"
+
+
+def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError("a name stands twice in a table")
+    return table
+
+
+def _number(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits[:20]} is no finite number")
+    return number
+
+
+def _whole_number(digits: str) -> int:
+    _number(digits)
+    return int(digits)
+
+
+def _check_nesting(content: Any) -> None:
+    """Refuse what is nested so deeply that other functions would give up, and text that is none."""
+    level = [content]
+    for _ in range(DEEPEST + 1):
+        for item in level:
+            if isinstance(item, str):
+                item.encode()  # half of a character is no text
+        level = [inner for item in level for inner in _inside(item)]
+    if level:
+        raise ValueError(_TOO_DEEP)
+
+
+def _inside(item: Any) -> Iterable[Any]:
+    if isinstance(item, dict):
+        return chain(item.keys(), item.values())
+    return item if isinstance(item, list) else ()
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file, or say why it cannot be read."""
     with file_errors(f"{path} cannot be read"):
         content = path.read_bytes()
     try:
-        return json.loads(content)
+        return parse_json(content)
     except ValueError as error:
         raise FileError(f"{path} is not JSON: {error}. Remove it and run again.") from error
 
@@ -136,7 +246,7 @@ def read_json(path: Path) -> Any:
 def write_sealed(path: Path, kind: str, form: int, content: dict[str, Any]) -> None:
     """Write JSON that says what it is, in which format, and holds the sha256 of all that."""
     content = {"kind": kind, "format": form, **content}
-    text = json.dumps(content | {"sha256": _seal(content)}, indent=1)
+    text = json.dumps(content | {"sha256": _seal(content)}, indent=1, allow_nan=False)
     path.write_text(text + "\n", encoding="utf-8")
 
 
@@ -147,7 +257,7 @@ def read_sealed(path: Path, kind: str, form: int) -> dict[str, Any]:
         FileError: it is missing, no JSON, of another kind or format, or changed.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_bytes())
     except FileNotFoundError as error:
         raise FileError(f"{path} is missing.") from error
     except (OSError, ValueError) as error:

@@ -1,5 +1,6 @@
 """Generation with caches: each new token costs one step, not a pass over the whole text."""
 
+import math
 from collections.abc import Callable
 
 import equinox as eqx
@@ -12,6 +13,9 @@ from jax import Array, lax
 from qkvflow.config import ConfigError
 from qkvflow.models import LanguageModel
 from qkvflow.models.checks import check_ids
+
+LEAST_TEMPERATURE = 1e-6
+"""Below it, but for 0, logits divided by the temperature may be no finite float32."""
 
 
 def generate(
@@ -92,19 +96,39 @@ def choose_token(
         return jnp.argmax(logits, axis=-1).astype(jnp.int32)
     logits = logits / temperature
     if top_k is not None and top_k < logits.shape[-1]:
-        kth = lax.top_k(logits, top_k)[0][:, -1:]
-        logits = jnp.where(logits < kth, -jnp.inf, logits)
+        logits = jnp.where(_among_first(logits, top_k), logits, -jnp.inf)
     if top_p is not None and top_p < 1.0:
         logits = jnp.where(_in_nucleus(logits, top_p), logits, -jnp.inf)
     return jax.random.categorical(key, logits).astype(jnp.int32)
+
+
+def _among_first(logits: Array, top_k: int) -> Array:
+    """Whether a token is one of the k likeliest; of equally likely ones the first are taken."""
+    one_zero = jnp.where(logits == 0, jnp.zeros_like(logits), logits)  # top_k puts 0.0 before -0.0
+    first, none = lax.top_k(one_zero, top_k)[1], jnp.zeros(logits.shape, bool)
+    return jnp.put_along_axis(none, first, True, axis=-1, inplace=False)
 
 
 def _in_nucleus(logits: Array, top_p: float) -> Array:
     """Whether a token is needed to reach probability `top_p`, taking the likeliest first."""
     order = jnp.argsort(-logits, axis=-1)
     probability = jax.nn.softmax(jnp.take_along_axis(logits, order, axis=-1), axis=-1)
-    needed = jnp.cumsum(probability, axis=-1) - probability < top_p
+    # The likeliest is always needed, also for a share that float32 does not tell from 0.
+    needed = (jnp.cumsum(probability, axis=-1) - probability < top_p).at[..., 0].set(True)
     return jnp.put_along_axis(jnp.zeros_like(needed), order, needed, axis=-1, inplace=False)
+
+
+def choice_problems(temperature: float, top_k: int | None, top_p: float | None) -> list[str]:
+    """A sentence if tokens cannot be chosen like this."""
+    share = 1.0 if top_p is None else top_p
+    warm = temperature == 0 or LEAST_TEMPERATURE <= temperature < math.inf
+    if warm and (top_k is None or top_k >= 1) and 0 < share <= 1:
+        return []
+    return [
+        f"temperature {temperature}, top_k {top_k}, top_p {top_p}; expected a temperature of 0, which "
+        f"takes the likeliest token, or a finite one of at least {LEAST_TEMPERATURE}, a top_k of at "
+        "least 1 and a top_p above 0 and at most 1 (or None)."
+    ]
 
 
 def _check_choices(
@@ -117,17 +141,11 @@ def _check_choices(
     top_p: float | None,
 ) -> None:
     longest, length = model.config.max_position_embeddings, prompt.resolve_axis("position").size
-    problems = []
+    problems = choice_problems(temperature, top_k, top_p)
     if count < 0 or length + count > longest:
         problems.append(
             f"max_new_tokens is {count} after a prompt of {length}; this model has {longest} "
             f"positions, so expected 0 to {longest - length}."
-        )
-    share = 1.0 if top_p is None else top_p
-    if temperature < 0 or (top_k is not None and top_k < 1) or not 0 < share <= 1:
-        problems.append(
-            f"temperature {temperature}, top_k {top_k}, top_p {top_p}; expected a temperature of at "
-            "least 0, a top_k of at least 1 and a top_p above 0 and at most 1 (or None)."
         )
     if temperature > 0 and key is None:
         problems.append("sampling needs a key=jax.random.key(seed); temperature=0.0 needs none.")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from qkvflow.files import FileError
+from qkvflow.files import FileError, file_errors
 
 
 class HeldError(FileError):
@@ -22,14 +22,13 @@ def locked(out: Path) -> Iterator[None]:
         HeldError: another process holds it.
         FileError: the directory cannot be written.
     """
-    try:
+    refusal = f"The output directory {out} cannot be written"
+    for place in (out, *out.parents):
+        if place.is_file():
+            raise FileError(f"{refusal}: {place} is a file. Name another directory with --out.")
+    with file_errors(refusal, "Choose another one with --out, or change its permissions."):
         out.mkdir(parents=True, exist_ok=True)
         file = (out / ".lock").open("a+")
-    except OSError as error:
-        raise FileError(
-            f"The output directory {out} cannot be written: {error.strerror or error}. "
-            "Choose another one with --out, or change its permissions."
-        ) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

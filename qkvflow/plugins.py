@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from qkvflow.files import FileError, file_errors
+from qkvflow.files import FileError, expanded, file_errors
 
 GROUP = "qkvflow.plugins"
 """Group of entry points of installed packages."""
@@ -68,7 +68,7 @@ def load_plugins(paths: Iterable[str | os.PathLike[str]]) -> None:
         load_plugins(["my_idea.py"])
     """
     for path in paths:
-        _load_file(Path(path).expanduser().absolute())
+        _load_file(expanded(path).absolute())
 
 
 def load_installed() -> None:
@@ -198,5 +198,8 @@ def _digest_of_package(path: Path) -> str:
     paths = sorted(folder.rglob("*.py")) if path.name == "__init__.py" else [path]
     digest = hashlib.sha256()
     for each in paths:
-        digest.update(f"{each.relative_to(folder).as_posix()}\n".encode() + each.read_bytes())
+        digest.update(
+            f"{each.relative_to(folder).as_posix()}\n".encode(errors="surrogateescape")
+            + each.read_bytes()
+        )
     return digest.hexdigest()

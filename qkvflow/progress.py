@@ -22,6 +22,19 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[[i
         yield _Bar(description, total, stack).advance
 
 
+@contextmanager
+def elapsed(description: str) -> Iterator[None]:
+    """Show on a terminal what is under way and for how long, where nothing can be counted."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        shown.add_task(description, total=None)
+        yield
+
+
 class _Bar:
     """Counts at once, draws late: rich is imported only when there is something to draw."""
 
@@ -42,8 +55,9 @@ class _Bar:
 
     def _open(self) -> Callable[[int], None]:
         from rich.console import Console
+        from rich.markup import escape
         from rich.progress import Progress
 
         bar = self._stack.enter_context(Progress(console=Console(stderr=True), transient=True))
-        task = bar.add_task(self._description, total=self._total, completed=self._done)
+        task = bar.add_task(escape(self._description), total=self._total, completed=self._done)
         return lambda done: bar.update(task, completed=done)

@@ -5,7 +5,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,24 @@ _PACKAGES = ("qkvflow", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy")
 _PLUGIN = "plugin "
 _FOLDERS = ("config", "nn", "models", "data", "train")
 """What decides the numbers of a run."""
+_PACKAGE = Path(__file__).parent
 
 
-def _digest_of_code() -> str:
-    package = Path(__file__).parent
+def source_files() -> list[Path]:
+    """The files that decide the numbers of a run."""
+    return [path for folder in _FOLDERS for path in (_PACKAGE / folder).rglob("*.py")]
+
+
+def digest_of(files: Iterable[Path]) -> str:
+    """Of the names and the content of files of this package, or beside it."""
     digest = hashlib.sha256()
-    for path in sorted(path for folder in _FOLDERS for path in (package / folder).rglob("*.py")):
-        digest.update(f"{path.relative_to(package).as_posix()}\n".encode() + path.read_bytes())
+    for path in sorted(files):
+        name = Path(os.path.relpath(path, _PACKAGE)).as_posix()
+        digest.update(f"{name}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:12]
 
 
-CODE = _digest_of_code()
+CODE = digest_of(source_files())
 """The code that this process runs; files may change before it ends."""
 
 

@@ -153,12 +153,6 @@ def welch_interval(
     return Interval(float(found.low), float(found.high))
 
 
-def pooled_t_test(first: Sequence[float], second: Sequence[float]) -> Test:
-    """Student's test of two means, as if both samples had one variance."""
-    found = stats.ttest_ind(_sample(first, 2), _sample(second, 2), equal_var=True)
-    return Test(float(found.statistic), float(found.pvalue))
-
-
 def holm(p_values: Mapping[K, float], alpha: float = ALPHA) -> dict[K, tuple[float, bool]]:
     """Adjusted p-values of a family of comparisons, and whether each is significant.
 
@@ -261,20 +255,31 @@ def detectable_difference(
 
 
 @dataclass(frozen=True)
-class Summary:
-    """One sample: its mean, how it spreads, and where its mean may lie."""
+class Sample:
+    """The numbers of all seeds, how they spread, and where their mean may lie; None of a single one."""
 
-    mean: float
-    deviation: float
-    t: Interval
-    bca: Interval
+    values: tuple[float, ...]
+    deviation: float | None = None
+    t: Interval | None = None
+    bca: Interval | None = None
+
+    @property
+    def mean(self) -> float:
+        """Over seeds."""
+        return float(np.mean(self.values))
+
+    @property
+    def half_width(self) -> float | None:
+        """Of Student's interval."""
+        return None if self.t is None else self.t.half_width
 
 
-def summarise(values: Sequence[float]) -> Summary:
-    """Mean, sample standard deviation and both intervals."""
-    sample = _sample(values, 2)
-    mean, deviation = float(sample.mean()), float(sample.std(ddof=1))
-    return Summary(mean, deviation, t_interval(values), bca_interval(values))
+def summarise(values: Sequence[float]) -> Sample:
+    """The sample with its standard deviation and both intervals."""
+    if len(values) == 1:
+        return Sample(tuple(values))
+    deviation = float(_sample(values, 2).std(ddof=1))
+    return Sample(tuple(values), deviation, t_interval(values), bca_interval(values))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,11 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax
 import pytest
+from hypothesis import settings
 
+settings.register_profile("suite", max_examples=20, deadline=None)
+settings.register_profile("fuzz", max_examples=600, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
@@ -33,7 +37,7 @@ LONG = (
     *(f"cli/test_{of}.py" for of in ("analyze", "cli", "experiments", "finetuning_commands")),
     "cli/test_training_commands.py",
     *(f"experiments/test_{of}.py" for of in ("pack", "present", "reuse", "runner", "starts")),
-    *(f"models/test_{of}.py" for of in ("adapted", "causality", "training")),
+    *(f"models/test_{of}.py" for of in ("adapted", "causality", "training", "unroll")),
     *(f"train/test_{of}.py" for of in ("checkpoints", "depths", "kill", "learning", "loop")),
     *(f"train/test_{of}.py" for of in ("parallel", "start", "step")),
 )

@@ -13,7 +13,7 @@ from qkvflow.models import build_model
 from qkvflow.nn.families import FAMILIES
 
 FIXED_STEP = ("residual", "euler", "heun", "rk4")
-FLAVOURS = ("gpt2", "llama")
+FLAVOURS = ("gpt2", "llama", "modern")
 WEIGHTS = tuple(FAMILIES)
 SMALL_SSM = {"part": "ssm", "state_size": 4, "head_size": 8, "chunk_size": 8}
 

@@ -57,12 +57,13 @@ def test_the_commands_of_the_readme_run(tmp_path, monkeypatch):
     """Train, evaluate, generate, analyze, finetune, import: all but those that take hours."""
     monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path / "cache"))
     write_gpt2(tmp_path / "models" / "gpt2")
+    (tmp_path / "text.txt").write_text("A weight is a curve over depth.\n" * 200)
     chosen = ("train", "evaluate", "generate", "analyze", "finetune", "import")
     lines = [line for block in blocks("README.md", "bash") for line in block.strip().splitlines()]
     lines = [line for line in lines if line.startswith(tuple(f"qkvflow {name} " for name in chosen))]
     assert [line.split()[1] for line in lines] == list(chosen)
     for line in lines:
-        here = line.replace("configs/", f"{ROOT}/configs/").replace("wikitext-2", "embedded --steps 2")
+        here = line.replace("configs/", f"{ROOT}/configs/").replace("wikitext-2", "text.txt --steps 2")
         command = shlex.split(here, comments=True)
         result = run(sys.executable, "-W", "ignore", "-m", *command, cwd=tmp_path)
         assert result.returncode == 0, result.stderr
@@ -120,7 +121,7 @@ def test_every_setting_of_a_choice_is_in_the_api_document(variants):
 def test_the_example_program_runs_and_learns():
     result = run(sys.executable, "-W", "ignore", "example_usage.py")
     assert result.returncode == 0, result.stderr
-    losses = [float(x) for x in re.findall(r"step 100, loss ([\d.]+)", result.stdout)]
+    losses = [float(x) for x in re.findall(r"step +60, loss ([\d.]+)", result.stdout)]
     assert len(losses) == 2
     assert max(losses) < 1.5, result.stdout
 
@@ -151,6 +152,8 @@ def test_no_other_scripts_are_there():
 def test_every_script_is_a_command_and_writes_where_it_is_said(name, monkeypatch, capsys):
     script, (command, directory) = ROOT / "scripts" / f"{name}.py", SCRIPTS[name]
     monkeypatch.setattr(sys, "argv", [str(script), "--help"])
+    # What is there to end a command would end the tests.
+    monkeypatch.setattr("qkvflow.cli.main.leave_when_interrupted", lambda sentence: None)
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(script), run_name="__main__")
     assert ended.value.code == 0
@@ -178,6 +181,16 @@ def test_the_files_that_contributors_are_sent_to_are_there():
     named = re.findall(r"`((?:qkvflow|docs)/[\w/.]+)`", (ROOT / "CONTRIBUTING.md").read_text())
     assert len(named) > 20
     assert not [path for path in named if not (ROOT / path).exists()]
+
+
+def test_every_promise_of_the_security_document_has_its_tests():
+    text = (ROOT / "SECURITY.md").read_text()
+    promised, _ = text.split("## What is not")
+    for promise in promised.split("\n- ")[1:]:
+        tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", promise)
+        assert tests, promise
+        for file, name in tests:
+            assert f"def {name}(" in (ROOT / file).read_text(), f"{file} has no {name}"
 
 
 def test_links_between_documents_lead_somewhere():

@@ -4,10 +4,22 @@ import functools
 import os
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
-from qkvflow.files import FileError, building, read_json, remove_abandoned, write_bytes, write_json
+from qkvflow.files import (
+    FileError,
+    building,
+    expanded,
+    parse_json,
+    read_json,
+    read_sealed,
+    remove_abandoned,
+    write_bytes,
+    write_json,
+    write_text,
+)
 from qkvflow.lock import locked, waiting
 
 
@@ -37,6 +49,38 @@ def test_what_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(tmp_path / "old.json", float("nan"))
     assert read_json(tmp_path / "old.json") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[" * 3000 + "]" * 3000, "more than 100 tables or lists within each other"),
+        ('{"a":' * 300 + "1" + "}" * 300, "more than 100 tables or lists within each other"),
+        ("[" * 100_000, "more than 100 tables or lists within each other"),
+        ("9" * 5000, "99999999999999999999 is no finite number"),
+        ("-" + "9" * 400, "is no finite number"),
+        ("1e999", "1e999 is no finite number"),
+        ("[NaN]", "NaN is no finite number"),
+        ('{"a": -Infinity}', "-Infinity is no finite number"),
+        ('{"a": 1, "a": 2}', "a name stands twice"),
+        ('{"a": "\\ud800"}', "surrogates not allowed"),
+        ("{", "Expecting"),
+    ],
+    ids=lambda text: text[:12],
+)
+def test_json_that_nothing_here_writes_is_a_sentence(tmp_path, text, words):
+    path = tmp_path / "file.json"
+    path.write_text(text)
+    for read in (read_json, lambda path: read_sealed(path, "model", 1)):
+        with pytest.raises(FileError, match=f"file.json (is not JSON|cannot be read): .*{words}"):
+            read(path)
+
+
+def test_json_of_any_finite_numbers_and_texts_is_read():
+    assert parse_json('{"a": [1, -2.5e3, "\\ud83d\\ude00", null, true]}') == {
+        "a": [1, -2500.0, "\N{GRINNING FACE}", None, True]
+    }
+    assert parse_json("9" * 300) == int("9" * 300)
 
 
 def test_processes_of_one_number_do_not_share_a_temporary_file(tmp_path, monkeypatch):
@@ -96,3 +140,22 @@ def test_who_waits_has_the_lock_when_it_is_free(tmp_path):
         order.append("first")
     thread.join(timeout=10)
     assert order == ["first", "second"]
+
+
+def test_a_path_of_no_user_and_an_empty_one_are_sentences():
+    assert expanded("~/x") == Path.home() / "x"
+    with pytest.raises(FileError, match="~nosuchuser/x cannot be found"):
+        expanded("~nosuchuser/x")
+    with pytest.raises(FileError, match="A path is empty"):
+        expanded("")
+
+
+def test_nothing_else_expands_paths():
+    """One that is not sure of its user would be a traceback."""
+    sources = (Path(__file__).parents[1] / "qkvflow").rglob("*.py")
+    assert [path.name for path in sources if "expanduser" in path.read_text()] == ["files.py"]
+
+
+def test_a_text_may_name_a_file_whose_name_is_no_utf_8(tmp_path):
+    write_text(tmp_path / "page.html", os.fsdecode(b"caf\xe9") + ", é")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == "caf\\udce9, é"

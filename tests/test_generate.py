@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qkvflow.generate import choose_token, generate
+from qkvflow.generate import LEAST_TEMPERATURE, choose_token, generate
 from qkvflow.models import MODELS
-from tests.support import FIXED_STEP, difference, random_model, small_config, token_ids
+from tests.support import FIXED_STEP, FLAVOURS, difference, random_model, small_config, token_ids
 
 COUNT = 12
 
@@ -36,7 +36,7 @@ def greedy_without_cache(model, prompt, count):
     return padded
 
 
-@pytest.mark.parametrize("flavour", ["gpt2", "llama"])
+@pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("name", MODELS)
 def test_greedy_with_cache_is_greedy_without(name, flavour):
     model = random_model(name, small_config(flavour=flavour))
@@ -50,6 +50,24 @@ def test_greedy_with_cache_is_greedy_without(name, flavour):
 def test_cached_logits_are_the_logits(name, integrator):
     model = random_model(name, small_config(integrator=integrator), scale=0.2)
     ids = token_ids(model.config, length=14)
+    expected = model(ids).array
+    error = difference(logits_one_by_one(model, ids.array), expected)
+    assert error < 1e-4 * max(1.0, float(jnp.abs(expected).max())), error
+
+
+DEEP = {"num_layers": 40}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [*((name, DEEP) for name in MODELS), ("shared", {"num_layers": 10, "integrator": "rk4"})],
+)
+def test_layers_of_a_deep_model_are_scanned(name, changes):
+    """Written out, a thousand layers would compile for many minutes."""
+    model = random_model(name, small_config(**changes), scale=0.1)
+    ids = token_ids(model.config, length=6)
+    extend, arguments = type(model).extend, (model.layers(), ids.array, model.empty_caches(2, 6), 0)
+    assert str(jax.make_jaxpr(lambda *a: extend(model, *a))(*arguments)).count("dot_general") < 40
     expected = model(ids).array
     error = difference(logits_one_by_one(model, ids.array), expected)
     assert error < 1e-4 * max(1.0, float(jnp.abs(expected).max())), error
@@ -70,6 +88,27 @@ def test_sampling_follows_the_distribution():
     sharp = np.array([0.5, 0.3, 0.15, 0.05]) ** 2
     assert np.allclose(shares(temperature=0.5), sharp / sharp.sum(), atol=0.015)
     assert np.allclose(shares(temperature=0.0), [1, 0, 0, 0])
+
+
+def test_of_equally_likely_tokens_the_first_are_taken():
+    logits = jnp.array([[0.0, 2.0, 2.0, 2.0, -0.0], [-0.0, 0.0, -1.0, 0.0, -0.0]])
+    greedy = choose_token(logits, jax.random.key(0), temperature=0.0)
+
+    def drawn(**choices):
+        keys = jax.random.split(jax.random.key(0), 200)
+        tokens = jax.vmap(lambda key: choose_token(logits, key, temperature=1.0, **choices))(keys)
+        return [sorted(set(row.tolist())) for row in np.asarray(tokens).T]
+
+    for one in ({"top_k": 1}, {"top_p": 1e-3}, {"top_p": 1e-60}):
+        assert drawn(**one) == [[token] for token in greedy.tolist()] == [[1], [0]]
+    assert drawn(top_k=2) == [[1, 2], [0, 1]]
+    assert drawn(top_k=2, top_p=0.4) == [[1], [0]]
+
+
+def test_the_least_temperature_takes_the_likeliest_of_large_logits():
+    logits = jnp.array([[-1e30, 0.0, 1e30]])
+    token = choose_token(logits, jax.random.key(0), temperature=LEAST_TEMPERATURE)
+    assert token.tolist() == [2]
 
 
 def test_the_same_key_gives_the_same_text():
@@ -99,6 +138,13 @@ def test_axes_and_no_new_tokens():
         ({"max_new_tokens": 126}, "expected 0 to 125"),
         ({"max_new_tokens": -1}, "max_new_tokens is -1"),
         ({"temperature": -1.0}, "temperature -1.0"),
+        ({"temperature": float("nan")}, "temperature nan.*a finite one of at least 1e-06"),
+        ({"temperature": float("inf")}, "temperature inf"),
+        (
+            {"temperature": 1e-40},
+            "temperature 1e-40.*expected a temperature of 0, which takes the likel",
+        ),
+        ({"top_p": float("nan")}, "top_p nan"),
         ({"top_k": 0}, "top_k of at least 1"),
         ({"top_p": 0.0}, "top_p above 0"),
         ({"key": None}, "sampling needs a key"),

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "qkvflow"
 ALTITUDE = [
     "memory",
+    "interrupt",
     "files",
     "lock",
     "progress",

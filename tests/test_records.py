@@ -29,10 +29,10 @@ def test_every_arm_was_swept_alike_and_trained_at_its_best_rate(out):
     if experiment.plan.sweep is None:
         return
     assert experiment.choices == chosen(read_sweep(out))
-    assert set(experiment.choices) == set(experiment.results.summary)
+    assert set(experiment.choices) == set(experiment.summary)
     for arm, choice in experiment.choices.items():
         assert tuple(rate for rate, _ in choice.sweep) == experiment.plan.sweep.learning_rates
-        assert experiment.results.summary[arm].learning_rate == choice.learning_rate
+        assert experiment.summary[arm].learning_rate == choice.learning_rate
 
 
 PLANS = {name: read_plan(name) for name in ("laptop", "seeds")}
@@ -51,8 +51,8 @@ def test_results_are_those_of_the_plan_that_comes_with_the_package(name):
 
 
 def test_the_longer_runs_have_the_learning_rates_that_the_laptop_setting_chose():
-    found = read_experiment(RESULTS / "laptop").results.summary
-    for arm, row in read_experiment(RESULTS / "long").results.summary.items():
+    found = read_experiment(RESULTS / "laptop").summary
+    for arm, row in read_experiment(RESULTS / "long").summary.items():
         assert row.learning_rate == found[arm].learning_rate
 
 

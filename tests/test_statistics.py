@@ -19,7 +19,6 @@ from qkvflow.statistics import (
     hedges_g,
     holm,
     paired_t_test,
-    pooled_t_test,
     power,
     probability_of_improvement,
     sign_flip_test,
@@ -41,19 +40,10 @@ def test_intervals_of_the_seed_documents_losses(losses, half_width):
     assert round(t_interval(losses).half_width, 3) == half_width
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "p_value", "digits"),
-    [(STANDARD, TONG, 0.0617, 4), (STANDARD, SSM, 0.0082, 4), (MLP, SSM, 0.222, 3)],
-)
-def test_unpaired_tests_of_the_seed_documents_losses(first, second, p_value, digits):
-    assert round(pooled_t_test(first, second).p_value, digits) == p_value
-
-
 def test_tests_are_those_of_scipy():
     expected = {
         paired_t_test: stats.ttest_rel(STANDARD, SSM),
         welch_test: stats.ttest_ind(STANDARD, SSM, equal_var=False),
-        pooled_t_test: stats.ttest_ind(STANDARD, SSM),
     }
     for ours, theirs in expected.items():
         found = ours(STANDARD, SSM)

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.speed import costs, figures, growth, lines, show
+from benchmarks.speed.contest import measured
 from qkvflow.config import ConfigError, nearest
 from qkvflow.files import FileError, read_json, write_json
 from qkvflow.memory import keep_freed_memory
@@ -61,28 +62,32 @@ def run(options: Options) -> None:
         raise ConfigError("This cannot be measured:", [f"rounds is {options.rounds}; at least 1."])
     contests, axes, once = _chosen(options.only)
     if not lines.peers_are_installed():
-        console.print('torch or transformers is missing: no peers. pip install "qkvflow[peers]"')
+        missing = 'torch or transformers is missing: no peers. pip install "qkvflow[peers]"'
+        console.print(missing, markup=False)
     options.out.mkdir(parents=True, exist_ok=True)
     records = _read(options.out / "bench.json")
     with _progress(console) as progress:
         for contest in contests:
             task = progress.add_task(contest.title, total=options.rounds)
+            records["measured"][contest.key] = measured()
             outcome = lines.measure(contest, options.rounds, partial(progress.advance, task))
             records["contests"][contest.key] = record = show.contest_record(outcome)
             console.print(to_terminal(show.contest_table(record)))
             _write(records, options.out)
         for axis in axes:
             task = progress.add_task(f"Growth with {axis}", total=3 * len(growth.AXES[axis]))
+            records["measured"][axis] = measured()
             found = growth.grow(axis, 3, partial(progress.advance, task))
             records["growth"][axis] = {g.name: show.growth_record(g) for g in found}
             _write(records, options.out)
         if once:
+            records["measured"][ONCE] = measured()
             records["once"] = _measure_once(progress)
             console.print(to_terminal(show.once_table(records["once"])))
             _write(records, options.out)
     if records["growth"]:
         console.print(to_terminal(show.growth_table(records["growth"])))
-    console.print(f"Written: {options.out / 'bench.json'} and the figures beside it.")
+    console.print(f"Written: {options.out / 'bench.json'} and the figures beside it.", markup=False)
 
 
 def _measure_once(progress: Progress) -> dict[str, Any]:
@@ -111,7 +116,8 @@ def _progress(console: Console) -> Progress:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {"contests": {}, "growth": {}}
+    empty: dict[str, Any] = {"contests": {}, "growth": {}, "measured": {}}
+    return {**empty, **read_json(path)} if path.is_file() else empty
 
 
 def _write(records: dict[str, Any], out: Path) -> None:

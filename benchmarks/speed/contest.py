@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from qkvflow.provenance import digest_of, now, source_files
 
 TURN = 0.3
 """Seconds that a turn takes at least."""
@@ -22,6 +25,13 @@ REST = 0.02
 """Seconds between turns, in which threads go to sleep."""
 PATIENCE = 10.0
 """Seconds that a process has to end by itself."""
+
+
+def measured() -> dict[str, str]:
+    """The date, and the digest of the code that is measured now: the library and the contestants."""
+    here = Path(__file__).parent
+    files = [*source_files(), here.parents[1] / "qkvflow" / "generate.py", *here.glob("*.py")]
+    return {"date": now(), "code": digest_of(files)}
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from qkvflow.memory import keep_freed_memory
 from qkvflow.models import FlowLM, build_model, count_parameters, training_flops
 from qkvflow.nn.ssm_scan import scan_by_chunks, scan_by_loop
 from qkvflow.train.program import RUNS_ONCE
-from qkvflow.train.step import Learner, over_seeds
+from qkvflow.train.step import Learner, over_seeds, split
 
 SEED = np.uint32(0)
 
@@ -98,11 +98,8 @@ def gradients(name: str, shape: Shape) -> Task:
     _, state = _start(learner, 1)
     ids = shape.ids()
     compiled = jax.jit(learner.gradients)
-    key = jax.random.key(0)
-    return Task(
-        lambda: jax.block_until_ready(compiled(state.parameters, key, ids, ids)),
-        _facts(learner, shape),
-    )
+    arguments = *split(state.parameters, learner.trained), jax.random.key(0), ids, ids
+    return Task(lambda: jax.block_until_ready(compiled(*arguments)), _facts(learner, shape))
 
 
 def _facts(learner: Learner, shape: Shape) -> dict[str, Any]:

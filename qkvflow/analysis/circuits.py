@@ -12,7 +12,7 @@ scaling the gain up and the matrix down changes nothing in the function. It may 
 the gain, and for layer norm the mean, are folded into the first factor; so are the taps of the short
 convolution (their sum) and the gain of the inner norm of the state-space part. Not in here: biases, the
 softmax, activations, rotary positions (the `qk` of llama is that of a token and itself), the size of a
-step.
+step, and what norms of queries and keys divide by (their gains are folded in).
 """
 
 from collections.abc import Callable
@@ -25,10 +25,10 @@ import numpy as np
 
 from qkvflow.config import ConfigError
 from qkvflow.models import LanguageModel
-from qkvflow.models.paths import nodes_of
-from qkvflow.nn.dynamic import Block, map_name
+from qkvflow.models.paths import modulators_of
+from qkvflow.nn.dynamic import Block
 from qkvflow.nn.norm import Norm
-from qkvflow.nn.weights import Weight, resolve
+from qkvflow.nn.weights import resolve
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,11 @@ def _one_a_query(factor: np.ndarray) -> np.ndarray:
 def _qk(layers: Block) -> Circuit:
     norm, qkv, _ = _heads(layers)
     qkv = _reading(norm, qkv)
+    part: Any = layers.parts["attention"].part
+    if part.query_norm is not None:  # their gains; what they divide by is no linear map
+        gains = np.stack([_float64(norm.weight) for norm in (part.query_norm, part.key_norm)], axis=1)
+        qkv[:, :, :-2] *= gains[:, None, :1, None]
+        qkv[:, :, -2] *= gains[:, None, 1, None]
     queries = qkv[:, :, :-2] / np.sqrt(qkv.shape[-1])
     keys = np.broadcast_to(qkv[:, :, -2:-1], queries.shape)
     return Circuit(_one_a_query(queries), _one_a_query(keys).swapaxes(-1, -2))
@@ -152,12 +157,7 @@ def modulators(model: LanguageModel, times: np.ndarray) -> dict[str, np.ndarray]
     Raises:
         ConfigError: nothing modulates the weights of this model.
     """
-    times = np.asarray(times, np.float32)
-    found = {
-        map_name(path) + name: np.asarray(values)
-        for path, curve in nodes_of(model.transformer.blocks, Weight)
-        for name, values in curve.modulators(times).items()
-    }
+    found = modulators_of(model.transformer.blocks, np.asarray(times, np.float32))
     if not found:
         raise ConfigError(
             "There is no modulation to look at:",
@@ -166,4 +166,4 @@ def modulators(model: LanguageModel, times: np.ndarray) -> dict[str, np.ndarray]
                 "depends on depth. Modulation belongs to gated, low_rank and generated weights."
             ],
         )
-    return {name: values.astype(np.float64) for name, values in found.items()}
+    return {name: np.asarray(values, np.float64) for name, values in found.items()}

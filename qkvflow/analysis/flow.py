@@ -11,13 +11,14 @@ import equinox as eqx
 import haliax as hax
 import jax.numpy as jnp
 import numpy as np
+from haliax import NamedArray
 from jax import Array, lax
 
 from qkvflow.models import LanguageModel
 from qkvflow.models.checks import check_ids, checked_time
-from qkvflow.nn.context import PLAIN
+from qkvflow.nn.context import PLAIN, Context
 from qkvflow.nn.depth import Tableau
-from qkvflow.nn.dynamic import Block, pass_layer, without_layer_axis
+from qkvflow.nn.dynamic import Block, looks_back, pass_layer, without_layer_axis
 from qkvflow.nn.time_embed import Time
 from qkvflow.nn.weights import resolve
 
@@ -30,14 +31,26 @@ class Flow(eqx.Module):
 
     layers: Layer
     """All layers' blocks and steps: arrays with a leading axis of layers."""
+    first: Block
+    """The block of the first layer, which tells the others of x(0) where they look back."""
     tableau: Tableau = eqx.field(static=True)
+    told: Context = PLAIN
+
+    def begun(self, x: Array) -> "Flow":
+        """The same layers, told where they begin; x(0) stays as it is for a change of x."""
+        if not looks_back(self.first):
+            return self
+        return dataclasses.replace(self, told=self.first.begun(_named(x), PLAIN))
 
     def step(self, x: Array, layer: Any) -> Array:
         """x after a layer, which is a slice of `layers` along their leading axis."""
         blocks, size = layer
-        named = hax.named(x[None], ("batch", "position", "embed"))
-        after, _ = pass_layer(without_layer_axis(blocks), named, self.tableau, size, PLAIN)
+        after, _ = pass_layer(without_layer_axis(blocks), _named(x), self.tableau, size, self.told)
         return after.array[0]
+
+
+def _named(x: Array) -> NamedArray:
+    return hax.named(x[None], ("batch", "position", "embed"))
 
 
 def flow_of(model: LanguageModel, t: Time | None = None) -> Flow:
@@ -48,7 +61,8 @@ def flow_of(model: LanguageModel, t: Time | None = None) -> Flow:
     """
     plan = model.plan(checked_time(t, model.integrator))
     blocks = [_stacked(model.transformer.blocks, plan.times[:, j]) for j in range(plan.stages)]
-    return Flow((blocks, jnp.asarray(plan.sizes)), plan.tableau)
+    first = resolve(model.transformer.blocks, plan.times[0, 0])
+    return Flow((blocks, jnp.asarray(plan.sizes)), first, plan.tableau)
 
 
 _stacked = eqx.filter_jit(resolve)
@@ -80,6 +94,7 @@ def states(flow: Flow, x: Array) -> Array:
         >>> states(flow_of(model), start(model, np.array([1, 2, 3, 4]))).shape
         (4, 4, 32)
     """
+    flow = flow.begun(x)
 
     def layer(x: Array, inputs: Any) -> tuple[Array, Array]:
         after = flow.step(x, inputs)

@@ -113,6 +113,7 @@ def _backward(step: Step, basis: Array, visited: Array, inputs: Any) -> Array:
 @eqx.filter_jit
 def sequence_exponents(flow: Flow, x: Array, *, count: int = 8, refine: int = 8) -> Exponents:
     """The leading exponents of the whole residual stream [T, E] over depth, refined."""
+    flow = flow.begun(x)
     return lyapunov_exponents(flow.step, x, flow.layers, count=count, duration=1.0, refine=refine)
 
 
@@ -131,7 +132,7 @@ def token_exponents(
     go their way. `advance` is told of every batch of tokens that is done.
     """
     length = x.shape[0]
-    visited = states(flow, x)[:-1]
+    flow, visited = flow.begun(x), states(flow, x)[:-1]
     found = []
     for first in range(0, length, TOKENS):
         tokens = np.minimum(np.arange(first, first + TOKENS), length - 1)  # one shape, one program

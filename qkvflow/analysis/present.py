@@ -7,7 +7,7 @@ from qkvflow.analysis.study import ANALYSES, Study, Subject
 from qkvflow.analysis.tokens import STYLE
 from qkvflow.config import ConfigError
 from qkvflow.data import Tokenizer
-from qkvflow.files import FileError
+from qkvflow.files import file_errors, write_text
 from qkvflow.models import LanguageModel, count_parameters
 from qkvflow.report.page import Heading, Paragraph, element, frame
 from qkvflow.report.table import Table
@@ -47,12 +47,8 @@ def present(
 
     The page has them in the order of `names`.
     """
-    try:
+    with file_errors(f"{out} cannot be made", "Choose another directory with --out."):
         out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(
-            f"{out} cannot be made: {error.strerror or error}. Choose another directory with --out."
-        ) from error
     studies: dict[str, Study] = {}
     for name in names:
         studies[name] = ANALYSES[name]().study(subject)
@@ -61,7 +57,7 @@ def present(
     parts += [element(Paragraph(note)) for note in notes]
     parts += _body(studies, out / "figures", tokenizer)
     page = out / "analysis.html"
-    page.write_text(frame(title, "\n".join(parts), STYLE), encoding="utf-8")
+    write_text(page, frame(title, "\n".join(parts), STYLE))
     return page, studies
 
 

@@ -24,11 +24,19 @@ from qkvflow.analysis import ANALYSES, Study, Subject, draw_windows
 from qkvflow.analysis.flow import in_float32
 from qkvflow.analysis.present import obstacle, present
 from qkvflow.config import ConfigError
-from qkvflow.config.strict import Bound, Count, NotNegativeInt, bound_problems
-from qkvflow.data import Tokenizer, default_cache_dir, load_corpus, prepare
+from qkvflow.config.strict import LAYERS, SIZES, Bound, Count, NotNegativeInt, Size, bound_problems
+from qkvflow.data import (
+    TokenDataset,
+    Tokenizer,
+    coverage_note,
+    default_cache_dir,
+    load_corpus,
+    prepare,
+)
 from qkvflow.models import LanguageModel
 from qkvflow.nn.time_embed import layer_times
 from qkvflow.train import load_model, read_tokenizer
+from qkvflow.train.resume import own_text
 
 TEXT = "A layer is a time, and its weights are a curve over depth."
 LONGEST_WINDOW = 128
@@ -50,34 +58,35 @@ class Options:
     """Token whose last state is asked what it depends on; negative numbers count from the end."""
     data: str | None = None
     """Corpus (embedded, wikitext-2, ...) or path to text to sample windows from; None: no sample."""
-    documents: Count | None = 10_000
-    """Documents that are streamed of hf:OWNER/NAME, as many as in training; None takes all."""
+    documents: Count | Literal["run"] | None = "run"
+    """Documents that are streamed of hf:OWNER/NAME; run: as many as the model's run has; None: all."""
     split: Literal["train", "valid", "test"] = "valid"
     """Split of the corpus."""
     windows: Count = 16
     """Windows of the corpus, drawn at random without overlap."""
     length: int | None = None
     """Tokens of a window; None is the model's longest sequence, at most 128."""
-    times: Count | None = None
+    times: Annotated[int, Bound(f"at least 1, below {LAYERS:,}", 1, LAYERS)] | None = None
     """Number of evenly spaced depths at which weights are analysed; None: one per layer."""
     circuits: tuple[Literal["qk", "ov", "mlp", "ssm"], ...] = ()
     """Circuits whose spectra are wanted; all that the model has where none is named."""
-    exponents: Count = 8
+    exponents: Size = 8
     """Number of leading Lyapunov exponents of the sequence."""
     refine: NotNegativeInt = 8
     """Passes that refine the Lyapunov exponents; the table says by how much the last changed them."""
-    probes: Annotated[int, Bound("at least 2", 2)] = 64
+    probes: Annotated[int, Bound(f"2 to {SIZES - 1:,}", 2, SIZES)] = 64
     """Random directions that estimate the sensitivity; as many as the model is wide are exact."""
-    seed: int = 0
+    seed: NotNegativeInt = 0
     """Random seed of the sample of windows."""
 
 
 def run(options: Options) -> None:
     """Study, draw, write, and print the main numbers."""
     model, tokenizer = in_float32(load_model(options.checkpoint)), read_tokenizer(options.checkpoint)
-    subject = subject_of(options, model, tokenizer)
+    data = _open(options, tokenizer)
+    subject = subject_of(options, model, tokenizer, data)
     names, notes = applicable(options.what, subject)
-    notes = _unknown(options, tokenizer) + notes
+    notes = _unknown(options, tokenizer, data) + notes
     title = f"Analysis of {options.checkpoint.resolve().name}"
     page, studies = present(subject, names, options.out, tokenizer, title=title, notes=notes)
     console = Console()
@@ -85,7 +94,8 @@ def run(options: Options) -> None:
         console.print(numbers_table(name, study))
     for note in notes:
         console.print(escape(note), style="yellow", highlight=False)
-    console.print(f"Written: {page}; figures, arrays and numbers are beside it.", soft_wrap=True)
+    written = f"Written: {page}; figures, arrays and numbers are beside it."
+    console.print(written, soft_wrap=True, markup=False)
 
 
 def numbers_table(name: str, study: Study) -> Table:
@@ -113,7 +123,9 @@ def applicable(what: str, subject: Subject) -> tuple[list[str], list[str]]:
     return [name for name, problem in found.items() if problem is None], notes
 
 
-def subject_of(options: Options, model: LanguageModel, tokenizer: Tokenizer) -> Subject:
+def subject_of(
+    options: Options, model: LanguageModel, tokenizer: Tokenizer, data: TokenDataset | None
+) -> Subject:
     """What the options name, checked as a whole before any work."""
     longest = model.config.max_position_embeddings
     ids = np.asarray(tokenizer.encode(TEXT if options.text is None else options.text), np.int32)
@@ -129,7 +141,7 @@ def subject_of(options: Options, model: LanguageModel, tokenizer: Tokenizer) -> 
         ids=ids,
         labels=tuple(tokenizer.decode([i]) for i in ids.tolist()),
         position=options.position % len(ids),
-        windows=_windows(options, tokenizer, min(longest, LONGEST_WINDOW)),
+        windows=_windows(options, data, min(longest, LONGEST_WINDOW)),
         circuits=options.circuits or None,
         count=options.exponents,
         refine=options.refine,
@@ -153,18 +165,25 @@ def _text_problems(options: Options, length: int, longest: int) -> list[str]:
     return []
 
 
-def _windows(options: Options, tokenizer: Tokenizer, length: int) -> np.ndarray | None:
+def _open(options: Options, tokenizer: Tokenizer) -> TokenDataset | None:
+    """The corpus of which there is to be a sample."""
     if options.data is None:
         return None
-    corpus = load_corpus(options.data, limit=options.documents)
-    split = prepare(corpus, tokenizer, default_cache_dir())[options.split]
-    return draw_windows(split.ids, options.windows, options.length or length, options.seed)
+    data, documents = own_text(options.checkpoint, options.data, options.documents)
+    return prepare(load_corpus(data, limit=documents), tokenizer, default_cache_dir())
 
 
-def _unknown(options: Options, tokenizer: Tokenizer) -> list[str]:
-    """A sentence about characters of the text that the tokenizer does not know."""
+def _windows(options: Options, data: TokenDataset | None, length: int) -> np.ndarray | None:
+    if data is None:
+        return None
+    ids = data[options.split].ids
+    return draw_windows(ids, options.windows, options.length or length, options.seed)
+
+
+def _unknown(options: Options, tokenizer: Tokenizer, data: TokenDataset | None) -> list[str]:
+    """Sentences about what the tokenizer loses of the text and of the corpus."""
     text = options.text or ""
-    lost = tokenizer.decode(tokenizer.encode(text)).count("\ufffd") - text.count("\ufffd")
-    if lost <= 0:
-        return []
-    return [f"The text has {lost} characters that the tokenizer does not know: one token for all."]
+    lost = tokenizer.lost_bytes(text, tokenizer.encode(text))
+    notes = [f"The tokenizer loses {lost} bytes of the text, which it does not know."] if lost else []
+    corpus = data and coverage_note(data, 0.0, [options.split])
+    return [*notes, corpus] if corpus else notes

@@ -18,12 +18,14 @@ from qkvflow.cli.experiment_display import run_experiment, show_failures
 from qkvflow.experiments import tables
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.report import write_report
-from qkvflow.experiments.results import Results
+from qkvflow.experiments.summary import Summary
 from qkvflow.files import write_bytes, write_json
 from qkvflow.models import MODELS
 from qkvflow.report.table import Table, to_terminal
 
 RESULTS = "tong_comparison_results"
+"""Where the seed documents have them, in the working directory, unless --out is given."""
+OUT = Path("comparison")
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,9 @@ class Options:
     """Number of seeds; every model is trained with each."""
     data: str = "embedded"
     """A corpus (embedded, wikitext-2, wikitext-103, markov, hf:OWNER/NAME) or a path to text."""
-    out: Path = Path("comparison")
-    """Directory of runs, results and report; a finished run is not run again."""
+    out: Path = OUT
+    """Directory of runs, results and report; a finished run is not run again. Where it is not given,
+    tong_comparison_results.json and .pkl are written to the working directory."""
 
 
 def make_plan(options: Options) -> Plan:
@@ -79,10 +82,10 @@ def models_table() -> Table:
     return Table(heads, rows, "The named models", words=frozenset(heads))
 
 
-def result_table(results: Results, baselines: Mapping[str, float], title: str) -> Table:
+def result_table(summary: Mapping[str, Summary], baselines: Mapping[str, float], title: str) -> Table:
     """What the runs showed, and what n-grams reach on the same text; 80 columns hold it."""
-    losses = tables.losses(results.summary, baselines)
-    costs = tables.costs_of(results.summary, "standard")
+    losses = tables.losses(summary, baselines)
+    costs = tables.costs_of(summary, "standard")
     note = (
         "valid: nats per byte on all held-out text. compression: parameters of standard over those of "
         "the model. MFLOP: forward. So few steps do not rank the models."
@@ -98,13 +101,13 @@ def run(options: Options) -> int:
     plan = make_plan(options).checked()
     console.print(to_terminal(models_table()))
     experiment = run_experiment(plan, options.out, console)
-    results = experiment.results
     title = f"After {options.steps} steps of {options.batch_size} x {options.length} bytes"
-    console.print(to_terminal(result_table(results, experiment.baselines, title)))
-    show_failures(console, results.failures, options.out)
-    summary = results.summary_to_json()
-    write_json(Path(f"{RESULTS}.json"), summary)
-    write_bytes(Path(f"{RESULTS}.pkl"), pickle.dumps(summary))
+    console.print(to_terminal(result_table(experiment.summary, experiment.baselines, title)))
+    show_failures(console, experiment.failures, options.out)
+    results = (Path() if options.out == OUT else options.out) / RESULTS
+    summary = experiment.summary_to_json()
+    write_json(results.with_suffix(".json"), summary)
+    write_bytes(results.with_suffix(".pkl"), pickle.dumps(summary))
     page, _ = write_report([experiment], "Every named model, a few steps")
-    console.print(f"Written: {RESULTS}.json, {RESULTS}.pkl. The report is {page}")
-    return 1 if results.failures else 0
+    console.print(f"Written: {results}.json, {results}.pkl. The report is {page}", markup=False)
+    return 1 if experiment.failures else 0

@@ -1,7 +1,9 @@
 """The loss of a trained model on a whole split of a text, every token once.
 
-    qkvflow evaluate --checkpoint runs/first --data wikitext-2 --split test
+    qkvflow evaluate --checkpoint runs/first --split test
+    qkvflow evaluate --checkpoint models/exported --data wikitext-2
 
+The text is that of the model's own run, where no other is named.
 The baseline that a model has to beat can be shown beside it: --ngrams 3 fits n-grams of order 1 to 3 on
 the train split of the same text, in the same tokens.
 """
@@ -10,17 +12,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from qkvflow.config import ConfigError
-from qkvflow.config.strict import Bound, Count, bound_problems
-from qkvflow.data import NGramModel, TokenDataset, default_cache_dir, load_corpus, prepare
+from qkvflow.config.strict import Bound, Count, Share, bound_problems
+from qkvflow.data import (
+    NGramModel,
+    TokenDataset,
+    coverage_note,
+    default_cache_dir,
+    load_corpus,
+    prepare,
+)
 from qkvflow.models import unroll
 from qkvflow.progress import progress
+from qkvflow.report.table import Table, to_terminal
 from qkvflow.train import evaluate, load_model, read_tokenizer
 from qkvflow.train.evaluation import count_windows
+from qkvflow.train.resume import own_text
 
 
 @dataclass(frozen=True)
@@ -29,10 +38,12 @@ class Options:
 
     checkpoint: Path
     """Directory of a run, of a checkpoint, or of an exported model."""
-    data: str = "embedded"
-    """A corpus (embedded, wikitext-2, wikitext-103, markov, hf:OWNER/NAME) or a path to text."""
-    documents: Count | None = 10_000
-    """Documents that are streamed of hf:OWNER/NAME, as many as in training; None takes all."""
+    data: str | None = None
+    """A corpus (embedded, wikitext-2, ...) or a path to text; None: the text of the model's own run."""
+    documents: Count | Literal["run"] | None = "run"
+    """Documents that are streamed of hf:OWNER/NAME; run: as many as the model's run has; None: all."""
+    least_coverage: Share = 0.99
+    """Share of the split's bytes that the tokenizer has to give back; less is refused."""
     split: Literal["train", "valid", "test"] = "valid"
     """Split of the text."""
     depth: int | None = None
@@ -52,8 +63,9 @@ def run(options: Options) -> None:
         raise ConfigError("The evaluation cannot be made:", problems)
     model = load_model(options.checkpoint)
     tokenizer = read_tokenizer(options.checkpoint)
-    corpus = load_corpus(options.data, limit=options.documents)
-    dataset = prepare(corpus, tokenizer, default_cache_dir())
+    data, documents = own_text(options.checkpoint, options.data, options.documents)
+    dataset = prepare(load_corpus(data, limit=documents), tokenizer, default_cache_dir())
+    note = coverage_note(dataset, options.least_coverage, [options.split])
     split = dataset[options.split]
     if options.depth is not None:
         model = unroll(model, options.depth)
@@ -69,22 +81,16 @@ def run(options: Options) -> None:
             advance=advance,
         )
     part = "whole" if result.whole else "a part of the"
-    print(f"{options.data}, {part} {options.split} split")
-    table = Table(box=box.SIMPLE)
-    table.add_column("")
-    for heading in ("tokens", "nats/token", "standard error", "bits/byte"):
-        table.add_column(heading, justify="right")
-    table.add_row(
-        str(options.checkpoint),
-        f"{result.tokens:,}",
-        f"{result.loss:.4f}",
-        f"{result.standard_error:.4f}",
-        f"{result.bits_per_byte:.4f}",
-    )
+    print(f"{data}, {part} {options.split} split, depth {model.config.num_layers}")
+    heads = ("", "tokens", "nats/token", "standard error", "bits/byte")
+    own, bits = f"{result.standard_error:.4f}", f"{result.bits_per_byte:.4f}"
+    rows = [(str(options.checkpoint), f"{result.tokens:,}", f"{result.loss:.4f}", own, bits)]
     for order, loss in enumerate(ngram_losses(dataset, options), start=1):
         bits = f"{split.bits_per_byte(loss):.4f}"
-        table.add_row(f"n-gram of order {order}", f"{len(split.ids):,}", f"{loss:.4f}", "", bits)
-    Console().print(table)
+        rows += [(f"n-gram of order {order}", f"{len(split.ids):,}", f"{loss:.4f}", "", bits)]
+    Console().print(to_terminal(Table(heads, tuple(rows))))
+    if note is not None:
+        print(note)
 
 
 def ngram_losses(dataset: TokenDataset, options: Options) -> list[float]:

@@ -7,25 +7,20 @@ from typing import Any
 
 import jax
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress, TaskID
 
+from qkvflow.cli.train import step_bars
 from qkvflow.data import default_cache_dir
 from qkvflow.experiments import tables
 from qkvflow.experiments.baselines import ngram_baselines
 from qkvflow.experiments.jobs import Job
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.records import Choices, Failed, Record
+from qkvflow.experiments.records import Choices, Failed, Finished, Record
 from qkvflow.experiments.results import Experiment, read_experiment, write_results
 from qkvflow.experiments.runner import Watcher, complete, prepare
 from qkvflow.experiments.summary import Comparison, Summary
 from qkvflow.lock import waiting
+from qkvflow.provenance import now
 from qkvflow.report.table import Table, to_terminal
 from qkvflow.statistics import smallest_p_value
 from qkvflow.train import Sink
@@ -35,16 +30,11 @@ class Bars(Watcher):
     """A bar for the whole experiment, one for each arm, and a line for each run that ended."""
 
     def __init__(self, console: Console):
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[loss]}"),
-            TimeRemainingColumn(),
-        )
-        self._bars = Progress(*columns, console=console, disable=not console.is_terminal)
-        self._all = self._bars.add_task("", total=1, loss="", visible=False)
+        self._bars = step_bars(console)
+        self._all = self._bars.add_task("", total=1, shown="", visible=False)
         self._arms: dict[str, TaskID] = {}
+        self._began, self._begun = now(), set[Path]()
+        self._before: list[bool] = []
 
     def stage(self, title: str, jobs: int) -> None:
         for task in self._arms.values():
@@ -60,24 +50,38 @@ class Bars(Watcher):
         self._bars.stop()
 
     def begin(self, job: Job) -> Sequence[Sink]:
+        self._begun.add(job.out)
         if job.arm not in self._arms:
-            self._arms[job.arm] = self._bars.add_task("", loss="")
+            self._arms[job.arm] = self._bars.add_task("", shown="")
         task = self._arms[job.arm]
         self._bars.reset(
-            task, total=job.run.steps, description=f"{job.arm} {job.out.name}", loss="compiling"
+            task, total=job.run.steps, description=f"{job.arm} {job.out.name}", shown="compiling"
         )
         return [_RunBar(self._bars, task)]
 
     def end(self, job: Job, record: Record) -> None:
         self._bars.advance(self._all)
+        before = isinstance(record, Finished) and record.origin.ended <= self._began
+        self._before.append(before and job.out not in self._begun)
         name = f"{job.arm:<20} {job.out.name:<10}"
         if isinstance(record, Failed):
             _print_error(self._bars.console, f"{name} failed: {record.sentence}")
         else:
             source = record.origin.taken_from
             origin = "" if source is None else f"  from {source.split('/')[0]}"
+            origin += "  there before" if self._before[-1] else ""
             line = f"{name} valid {record.valid.loss:.4f}  {record.ms_per_step:.0f} ms/step{origin}"
             self._bars.console.print(line, highlight=False, markup=False)
+
+    def tell(self) -> None:
+        """Say how many of the runs were there before, if any was."""
+        before, runs = sum(self._before), len(self._before)
+        rest = "nothing was run" if before == runs else f"{runs - before} were run now"
+        said = f"{before} of {runs} runs were there before; {rest}."
+        if not runs:
+            said = "The learning rate of every arm was chosen before; nothing was run."
+        if before or not runs:
+            self._bars.console.print(said, highlight=False)
 
 
 class _RunBar(Sink):
@@ -89,7 +93,7 @@ class _RunBar(Sink):
             self._bars.update(self._task, completed=record["step"])
 
     def tick(self, step: int, loss: float) -> None:
-        self._bars.update(self._task, completed=step, loss=f"loss {loss:.3f}")
+        self._bars.update(self._task, completed=step, shown=f"loss {loss:.3f}")
 
 
 def tuned_table(choices: Choices) -> Table:
@@ -157,6 +161,7 @@ def run_experiment(
     data = prepare(plan, out, reference, reuse)
     with Bars(console) as bars:
         complete(plan, out, bars, reuse)
+    bars.tell()
     if data is not None:
         ngram_baselines(data, out)
     with waiting(out / ".results.claim"):  # what was read last is written last
@@ -167,14 +172,15 @@ def run_experiment(
 
 def show_experiment(experiment: Experiment, console: Console) -> int:
     """Show the tables of an experiment; the exit code, 1 if a run failed."""
-    results, out = experiment.results, experiment.out
+    summary, tests, out = experiment.summary, experiment.tests, experiment.out
     shown = [tuned_table(experiment.choices)] if experiment.choices else []
-    shown += [loss_table(results.summary), cost_table(results.summary, experiment.plan.reference)]
-    shown += [difference_table(experiment.plan, results.tests)] if results.tests else []
+    shown += [loss_table(summary), cost_table(summary, experiment.plan.reference)]
+    shown += [difference_table(experiment.plan, tests)] if tests else []
     for table in shown:
         console.print(to_terminal(table))
-    show_failures(console, results.failures, out)
+    show_failures(console, experiment.failures, out)
     if experiment.plan.test:
         console.print("The test split is opened, once a run, when it has ended: see the report.")
-    console.print(f"Written: {out}/statistics_summary.json, significance_tests.json, seed_*.json")
-    return 1 if results.failures else 0
+    written = f"Written: {out}/statistics_summary.json, significance_tests.json, seed_*.json"
+    console.print(written, markup=False)
+    return 1 if experiment.failures else 0

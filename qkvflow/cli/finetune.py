@@ -13,7 +13,7 @@ from typing import Annotated
 
 import tyro
 
-from qkvflow.cli.train import Display, stopped
+from qkvflow.cli.train import THERE_BEFORE, Display, stopped
 from qkvflow.finetune import FinetuneConfig, Finetuned, finetune
 
 
@@ -36,7 +36,8 @@ def run(options: Options) -> None:
 
 def summary(found: Finetuned, out: Path) -> str:
     """What changed and where it is."""
-    lines = [
+    lines = [THERE_BEFORE] if found.outcome.there_before else []
+    lines += [
         f"Valid loss {found.before:.4f} before, {found.after:.4f} after, nats/token (the whole split).",
         f"Trained {found.trained:,} of {found.parameters:,} parameters.",
         f"The model is in {out / 'final'}, the curve in {out / 'metrics.jsonl'}.",

@@ -6,6 +6,7 @@
 When the model's longest sequence is full, it goes on from the second half of it.
 """
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,13 @@ import haliax as hax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from rich.console import Console
 
 from qkvflow.config import ConfigError
-from qkvflow.config.strict import Count, bound_problems
-from qkvflow.generate import generate
+from qkvflow.config.strict import Count, NotNegativeInt, bound_problems
+from qkvflow.data.tokenizer import Ids, Tokenizer
+from qkvflow.generate import choice_problems, generate
 from qkvflow.models import LanguageModel, unroll
+from qkvflow.progress import elapsed
 from qkvflow.train import load_model, read_tokenizer
 
 
@@ -41,21 +43,21 @@ class Options:
     """Number of likeliest tokens to sample from; None: all."""
     top_p: float | None = None
     """Probability of the likeliest tokens to sample from, together; None: all tokens."""
-    seed: int = 0
+    seed: NotNegativeInt = 0
     """Sampling seed."""
 
 
 def run(options: Options) -> None:
     """Print the prompt and its continuation, as it comes."""
-    model, tokenizer = load_model(options.checkpoint), read_tokenizer(options.checkpoint)
-    prompt = np.asarray(tokenizer.encode(options.prompt), np.int32)
     problems = bound_problems(options)
-    if not len(prompt):
-        problems.append("the prompt has 0 tokens; expected at least 1.")
+    problems += choice_problems(options.temperature, options.top_k, options.top_p)
     if problems:
-        raise ConfigError("There is nothing to generate:", problems)
+        raise ConfigError("Nothing can be generated like this:", problems)
+    model, tokenizer = load_model(options.checkpoint), read_tokenizer(options.checkpoint)
+    prompt = np.asarray(read_prompt(tokenizer, options.prompt), np.int32)
     if options.depth is not None:
-        model = unroll(model, options.depth)
+        with elapsed(f"sampling the weights at {options.depth} layers"):
+            model = unroll(model, options.depth)
     shown = ""
     for ids in continuations(model, prompt, options):
         # A character may be made of several tokens: one that is not whole yet waits for the rest.
@@ -64,6 +66,20 @@ def run(options: Options) -> None:
         print(whole[len(shown) :], end="", flush=True)
         shown = whole
     print()
+
+
+def read_prompt(tokenizer: Tokenizer, text: str) -> Ids:
+    """The ids of a prompt; what the tokenizer loses of it is said."""
+    ids = tokenizer.encode(text)
+    if not len(ids):
+        raise ConfigError(
+            "There is nothing to generate:", ["the prompt has 0 tokens; expected at least 1."]
+        )
+    if lost := tokenizer.lost_bytes(text, ids):
+        print(
+            f"The tokenizer loses {lost} bytes of the prompt, which it does not know.", file=sys.stderr
+        )
+    return ids
 
 
 def continuations(model: LanguageModel, prompt: np.ndarray, options: Options) -> Iterator[np.ndarray]:
@@ -78,7 +94,8 @@ def continuations(model: LanguageModel, prompt: np.ndarray, options: Options) ->
         context = ids if len(ids) < longest else ids[-(longest // 2) :]
         count = min(left, longest - len(context))
         key, k = jax.random.split(key)
-        with Console(stderr=True).status("compiling and generating"):
+        layers = model.config.num_layers
+        with elapsed(f"compiling, then generating {count} tokens with {layers} layers"):
             named = hax.named(jnp.asarray(context)[None], ("batch", "position"))
             whole = generate(
                 model,

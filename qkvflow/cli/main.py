@@ -1,6 +1,7 @@
 """The command `qkvflow`: finds the file of the command named first and hands it the rest."""
 
 import importlib
+import io
 import keyword
 import sys
 
@@ -9,6 +10,7 @@ from qkvflow.cli.options import split_option
 from qkvflow.config import ConfigError, nearest
 from qkvflow.data import DataError
 from qkvflow.files import FileError
+from qkvflow.interrupt import INTERRUPTED, leave, leave_when_interrupted
 from qkvflow.memory import keep_freed_memory
 from qkvflow.plugins import OPTION, load_installed, load_plugins
 
@@ -35,7 +37,8 @@ GROUPS = {
 }
 """Commands that have commands of their own."""
 LONG = {"compare", "train", "finetune", "experiment run", "experiment tune", "experiment ablate"}
-"""Commands that repeat one large computation."""
+"""Commands that repeat one large computation, and go on where they stopped."""
+GOES_ON = "; the same command goes on from there"
 HELP = ("-h", "--help", "help")
 
 
@@ -58,6 +61,8 @@ def usage(group: str | None = None) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code. A mistake of the user is one sentence, no traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
     given = sys.argv[1:] if arguments is None else arguments
     name, *rest = given or ["--help"]
     if name in ("-V", "--version"):
@@ -75,9 +80,18 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"There is no {what} {name!r}. {nearest(name, known)}", file=sys.stderr)
         return 2
     command = name if group is None else f"{group} {name}"
-    if arguments is None and command in LONG:
-        keep_freed_memory()  # before anything starts JAX
-    return _run(command, rest)
+    sentence = f"Interrupted{GOES_ON if command in LONG else ''}."
+    if arguments is None:
+        leave_when_interrupted(sentence)
+        if command in LONG:
+            keep_freed_memory()  # before anything starts JAX
+    try:
+        return _run(command, rest)
+    except KeyboardInterrupt as error:
+        if arguments is None:
+            leave(str(error) or sentence)
+        print(str(error) or sentence, file=sys.stderr)
+        return INTERRUPTED
 
 
 def _run(command: str, options: list[str]) -> int:
@@ -112,9 +126,6 @@ def _run(command: str, options: list[str]) -> int:
             raise
         print(f"{error.filename} cannot be used: {error.strerror}. Name another one.", file=sys.stderr)
         return 2
-    except KeyboardInterrupt as error:
-        print(str(error) or "Interrupted.", file=sys.stderr)
-        return 130
 
 
 def module_of(command: str) -> str:

@@ -20,6 +20,8 @@ from qkvflow.config import RunConfig, read_run
 from qkvflow.train import Outcome, Sink, read_metrics, train
 from qkvflow.train.metrics import Record
 
+THERE_BEFORE = "The run had finished before; nothing was run."
+
 
 @dataclass(frozen=True)
 class Options:
@@ -41,35 +43,39 @@ def defaults(arguments: list[str]) -> Options:
     return Options(out=tyro.MISSING, run=run, config=path)
 
 
+def step_bars(console: Console) -> Progress:
+    """Bars that count steps and show a field `shown` of their tasks, where somebody is watching."""
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[shown]}", markup=False),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=console, disable=not console.is_terminal)
+
+
 class Display(Sink):
     """A progress bar on a terminal, and a line for every evaluation."""
 
     def __init__(self, name: str, steps: int):
         console = Console(stderr=True)
         self._speed = ""
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[loss]}"),
-            TextColumn("{task.fields[speed]}"),
-            TimeRemainingColumn(),
-        )
-        self._bar = Progress(*columns, console=console, disable=not console.is_terminal)
-        self._task = self._bar.add_task(name, total=steps, loss="compiling", speed="")
+        self._bar = step_bars(console)
+        self._task = self._bar.add_task(name, total=steps, shown="compiling")
 
     def tick(self, step: int, loss: float) -> None:
-        self._bar.update(self._task, completed=step, loss=f"loss {loss:.3f}", speed=self._speed)
+        self._bar.update(self._task, completed=step, shown=f"loss {loss:.3f}{self._speed}")
 
     def write(self, record: Record) -> None:
         if record["kind"] == "start":
             self._show_start(record)
         elif record["kind"] == "train" and record["tokens_per_second"]:
-            self._speed = f"{record['tokens_per_second']:,.0f} tokens/s"
+            self._speed = f"  {record['tokens_per_second']:,.0f} tokens/s"
         elif record["kind"] == "valid":
             self._bar.console.print(describe(record), highlight=False)
         elif record["kind"] == "note":
-            self._bar.console.print(record["text"], style="yellow", highlight=False)
+            self._bar.console.print(record["text"], style="yellow", highlight=False, markup=False)
 
     def _show_start(self, record: Record) -> None:
         place = f"on from step {record['step']}" if record["step"] else "from the start"
@@ -85,7 +91,7 @@ class Display(Sink):
 def describe(record: Record) -> str:
     """An evaluation as a line."""
     seed = f"seed {record['seed']}  " if "seed" in record else ""
-    if record["loss"] is None:
+    if record["loss"] is None or record["bits_per_byte"] is None:
         return f"step {record['step']:>6}  {seed}valid loss is not a finite number"
     part = "the whole split" if record["whole"] else f"{record['evaluated_tokens']:,} tokens of it"
     return (
@@ -106,6 +112,8 @@ def run(options: Options) -> None:
     if not outcome.finished:
         print(stopped(outcome))
         return
+    if outcome.there_before:
+        print(THERE_BEFORE)
     for record in read_metrics(outcome.out / "metrics.jsonl"):
         if record["kind"] == "final":
             print(describe(record))

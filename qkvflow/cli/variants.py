@@ -1,17 +1,18 @@
-"""Variants on the command line: `--architecture.weights gated`, or a table as YAML has it.
+"""Tables on the command line, as YAML has them: variants, and groups of arrays.
 
 --architecture.weights "{family: gated, gate: both}"
 --architecture.parts attention "{part: ssm, state_size: 16}"
+--optimizer.groups "{embedding: {rate: 0.3}}"
 """
 
 from typing import Any
 
 import tyro
-import yaml
 
-from qkvflow.config import ConfigError
+from qkvflow.config import ConfigError, GroupConfig, OptimizerConfig
+from qkvflow.config.strict import to_dict
 from qkvflow.config.variants import ADAPTERS, FAMILIES, INTEGRATORS, PARTS, Variant
-from qkvflow.config.yaml_files import read_yaml_text
+from qkvflow.config.yaml_files import read_yaml_text, yaml_text
 
 _ALL = {variants.base: variants for variants in (FAMILIES, PARTS, INTEGRATORS, ADAPTERS)}
 
@@ -24,9 +25,29 @@ def registry() -> tyro.constructors.ConstructorRegistry:
     def of_variants(
         info: tyro.constructors.PrimitiveTypeInfo,
     ) -> tyro.constructors.PrimitiveConstructorSpec | None:
+        if info.type == dict[str, GroupConfig]:
+            return _GROUPS
         return _spec(_ALL[info.type]) if info.type in _ALL else None
 
     return rules
+
+
+def _read_groups(text: str) -> dict[str, GroupConfig]:
+    try:
+        return OptimizerConfig.from_dict(
+            {"groups": read_yaml_text(text) if text != "{}" else {}}
+        ).groups
+    except ConfigError as error:
+        raise ValueError(" ".join(error.problems)) from error
+
+
+_GROUPS = tyro.constructors.PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="{NAME: {rate: ...}, ...}",
+    instance_from_str=lambda words: _read_groups(words[0]),
+    is_instance=lambda value: isinstance(value, dict),
+    str_from_instance=lambda value: [_flow({name: to_dict(own) for name, own in value.items()})],
+)
 
 
 def _spec(variants: Any) -> tyro.constructors.PrimitiveConstructorSpec:
@@ -50,5 +71,11 @@ def _written(variant: Variant) -> str:
     table = variant.to_table()
     if isinstance(table, str):
         return table
-    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in table.items()}
-    return yaml.safe_dump(plain, default_flow_style=True, sort_keys=False, width=10_000).strip()
+    return _flow(
+        {name: list(value) if isinstance(value, tuple) else value for name, value in table.items()}
+    )
+
+
+def _flow(table: dict[str, Any]) -> str:
+    """A table on one line."""
+    return yaml_text(table, default_flow_style=True, width=10_000).strip()

@@ -1,6 +1,7 @@
 """What a run is: frozen dataclasses, checked as a whole before any work starts."""
 
 from qkvflow.config.neuralode_ssm_config import Gpt2Config as Gpt2Config
+from qkvflow.config.run_config import GroupConfig as GroupConfig
 from qkvflow.config.run_config import OptimizerConfig as OptimizerConfig
 from qkvflow.config.run_config import RunConfig as RunConfig
 from qkvflow.config.run_config import StartConfig as StartConfig

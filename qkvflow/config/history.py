@@ -4,6 +4,9 @@ Version 1 had the settings of one family, of the state-space part, of adapters a
 integrator as flat fields of the architecture (`gate`, `ssm_state_size`). Since version 2 each of them
 is in the table of what it belongs to: `weights: {family: gated, gate: both}`.
 
+Version 2 had a factor on the learning rate of each of four groups of arrays (`head_multiplier`), which
+are now `groups` of the optimizer.
+
 Records and checkpoints say by which version they were written; what says nothing is of version 1.
 Tables stay tables here: a switch that is no longer there can still be read, and is refused when it is
 to run.
@@ -12,10 +15,21 @@ to run.
 from collections.abc import Mapping
 from typing import Any
 
-VERSION = 2
+VERSION = 3
 """Of the layout that `RunConfig.to_dict` writes."""
-_CAME_LATER: dict[str, Any] = {"final_tokens": None, "start": None, "plugins": [], "depths": []}
-_CAME_LATER_TO_ARCHITECTURE: dict[str, Any] = {"time_frequency": 1000.0, "adapter": None}
+_CAME_LATER: dict[str, Any] = {
+    "final_tokens": None,
+    "start": None,
+    "plugins": [],
+    "depths": [],
+    "least_coverage": 0.99,
+}
+_CAME_LATER_TO_ARCHITECTURE: dict[str, Any] = {
+    "time_frequency": 1000.0,
+    "adapter": None,
+    **dict.fromkeys(("positions", "norm_kind", "gated_mlp", "embedding_norm", "qk_norm")),
+    **dict.fromkeys(("zero_outputs", "mix_embedding", "value_residual", "logit_cap")),
+}
 """Fields that the first runs do not have, with what these runs did."""
 _GATED = {"time_indexed_mlp", "time_indexed_ssm", "hybrid"}
 """Models whose weights are gated where nothing else is said; they were all that had settings."""
@@ -48,6 +62,7 @@ _MOVED: dict[str, dict[str, tuple[str, Any]]] = {
     },
 }
 """By what the fields of version 1 belong to: their names now, and what they were by default."""
+_GROUPS = ("base", "time_network", "embedding", "head")
 _GONE = ("shift", "parts")
 """Settings that are no longer there; they are left out where they were at their default."""
 
@@ -58,15 +73,26 @@ def current_run(fields: Mapping[str, Any], version: int) -> dict[str, Any]:
         return dict(fields)
     run = _CAME_LATER | dict(fields)
     run["architecture"] = _CAME_LATER_TO_ARCHITECTURE | dict(run["architecture"])
+    run["optimizer"] = {"groups": {}, **run["optimizer"]}
     return moved_run(run)
 
 
 def moved_run(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A run, or some fields of one, with those of version 1 where they are now."""
+    """A run, or some fields of one, with those of earlier versions where they are now."""
     run = dict(fields)
+    if isinstance(run.get("optimizer"), Mapping):
+        run["optimizer"] = _moved_optimizer(run["optimizer"])
     if isinstance(run.get("architecture"), Mapping):
         run["architecture"] = moved_architecture(run["architecture"], run.get("model"))
     return run
+
+
+def _moved_optimizer(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The factors of version 2 on the learning rates of four groups of arrays, as groups."""
+    table = dict(fields)
+    factors = {name: table.pop(f"{name}_multiplier", 1.0) for name in _GROUPS}
+    groups = {name: {"rate": factor} for name, factor in factors.items() if factor != 1.0}
+    return {**table, "groups": groups} if groups else table
 
 
 def moved_architecture(fields: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
@@ -75,6 +101,7 @@ def moved_architecture(fields: Mapping[str, Any], model: Any = None) -> dict[str
     Args:
         model: name of the model, which says what an architecture leaves open.
     """
+    model = model if isinstance(model, str) else None  # anything else is refused elsewhere
     table = dict(fields)
     settings = {owner: _taken(table, moved) for owner, moved in _MOVED.items()}
     if not any(settings.values()):
@@ -84,8 +111,7 @@ def moved_architecture(fields: Mapping[str, Any], model: Any = None) -> dict[str
         table = _put(table, "weights", "family", family, settings)
     if table.get("integrator") == "adaptive":
         table = _put(table, "integrator", "method", "adaptive", settings)
-    if table.get("adapter") is not None:
-        method = table["adapter"]
+    if isinstance(method := table.get("adapter"), str):
         table = _put(table, "adapter", "method", method, {method: settings["adapter"]})
     return _with_state_space(table, model, settings["ssm"])
 
@@ -116,6 +142,6 @@ def _with_state_space(table: dict[str, Any], model: Any, own: dict[str, Any]) ->
     parts = table.get("parts")
     if parts is None and model == "time_indexed_ssm" and not _are_defaults("ssm", own):
         parts = ["attention", "ssm"]
-    if parts is None:
-        return table
+    if not isinstance(parts, list | tuple):
+        return table  # nothing, or something that the config refuses
     return {**table, "parts": [{"part": p, **own} if p == "ssm" and own else p for p in parts]}

@@ -1,16 +1,20 @@
 """The configuration of a language model: its shape, its weights over depth, its integrator."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from qkvflow.config.strict import (
+    RATIO,
+    SIZES,
     Config,
     ConfigError,
+    Depth,
     Positive,
     PositiveInt,
     Probability,
+    Ratio,
+    Size,
     problems_of,
     strict,
 )
@@ -30,6 +34,33 @@ if TYPE_CHECKING:
     from haliax import Axis
 
 Order = Literal["sequential", "parallel"]
+_FLAVOURS: dict[str, dict[str, Any]] = {
+    "gpt2": {"positions": "learned", "norm_kind": "layer", "use_bias": True},
+    "llama": {"activation_function": "silu", "gated_mlp": True},
+    "modern": {
+        "activation_function": "relu2",
+        "embedding_norm": True,
+        "qk_norm": True,
+        "zero_outputs": True,
+        "mix_embedding": True,
+        "value_residual": True,
+        "logit_cap": 15.0,
+    },
+}
+_PLAIN: dict[str, Any] = {
+    "positions": "rotary",
+    "norm_kind": "rms",
+    "use_bias": False,
+    "activation_function": "gelu",
+    "gated_mlp": False,
+    "embedding_norm": False,
+    "qk_norm": False,
+    "zero_outputs": False,
+    "mix_embedding": False,
+    "value_residual": False,
+    "logit_cap": "none",
+}
+"""What a field that is None stands for, by flavour; and where the flavour does not say."""
 
 
 @dataclass(frozen=True)
@@ -61,20 +92,20 @@ class Gpt2Config(Config):
 
     refusal = "This configuration cannot be used:"
 
-    num_layers: PositiveInt = 6
+    num_layers: Depth = 6
     """Number of layers: the steps of the default grid over depth."""
-    hidden_dim: PositiveInt = 256
+    hidden_dim: Size = 256
     """Width of the residual stream."""
-    num_heads: PositiveInt = 4
+    num_heads: Size = 4
     """Attention heads; hidden_dim is a multiple of it."""
     vocab_size: PositiveInt = 256
     """Number of token ids."""
     max_position_embeddings: PositiveInt = 512
     """Longest sequence."""
     use_bias: bool | None = None
-    """Biases in linear maps and norms. None: as the flavour has it (gpt2 yes, llama no)."""
-    activation_function: Literal["gelu", "relu", "silu"] | None = None
-    """Activation of the MLP. None: as the flavour has it (gpt2 gelu, llama silu)."""
+    """Biases in linear maps and norms. None: as the flavour has it (gpt2 yes, others no)."""
+    activation_function: Literal["gelu", "relu", "relu2", "silu"] | None = None
+    """Activation of the MLP; relu2 is relu squared. None: gpt2 gelu, llama silu, modern relu2."""
     attn_pdrop: Probability = 0.0
     """Dropout of attention probabilities."""
     resid_pdrop: Probability = 0.0
@@ -82,10 +113,29 @@ class Gpt2Config(Config):
     embd_pdrop: Probability = 0.0
     """Dropout of embeddings."""
 
-    mlp_ratio: Positive = 4.0
+    mlp_ratio: Ratio = 4.0
     """Width of the MLP's hidden layer over hidden_dim."""
-    flavour: Literal["gpt2", "llama"] = "gpt2"
-    """gpt2: layer norm, learned positions, MLP, biases. llama: RMS norm, rotary, gated MLP, none."""
+    flavour: Literal["gpt2", "llama", "modern"] = "gpt2"
+    """What fields that are None stand for. gpt2: as of 2019. llama: RMS norms, rotary positions, a
+    gated MLP, no biases. modern: these but for the gate, and what newer recipes add."""
+    positions: Literal["learned", "rotary"] | None = None
+    """A table of positions, or rotations in attention. None: gpt2 learned, others rotary."""
+    norm_kind: Literal["layer", "rms"] | None = None
+    """Kind of all norms before parts and the head. None: gpt2 layer, others rms."""
+    gated_mlp: bool | None = None
+    """Whether a second branch of the MLP scales the first. None: llama yes, others no."""
+    embedding_norm: bool | None = None
+    """Norm of the embeddings. None: modern yes, others no."""
+    qk_norm: bool | None = None
+    """RMS norms of the queries and of the keys of every head. None: modern yes, others no."""
+    zero_outputs: bool | None = None
+    """Start with zeros in the last map of every part. None: modern yes, others no."""
+    mix_embedding: bool | None = None
+    """Learned scalars of what a layer takes of its input and of the embedding. None: modern yes."""
+    value_residual: bool | None = None
+    """Learned scalars of what attention takes of its values and of the first layer's. None: modern."""
+    logit_cap: Positive | Literal["none"] | None = None
+    """Logits beyond it are bent back to it: cap tanh(logits / cap). None: modern 15, others none."""
     num_kv_heads: int | None = None
     """Heads of keys and values (grouped-query attention); a divisor of num_heads. None: num_heads."""
     tie_embeddings: bool = False
@@ -110,9 +160,9 @@ class Gpt2Config(Config):
     """What the time networks see of the layer index t."""
     layer_time: Literal["true", "half"] = "true"
     """The time that time networks are told of each layer: its own, or one half for all (a control)."""
-    time_embed_dim: PositiveInt = 64
+    time_embed_dim: Size = 64
     """Hidden width of the time networks; also the number T of basis matrices of `generated`."""
-    sinusoidal_dim: PositiveInt = 32
+    sinusoidal_dim: Size = 32
     """Number of frequencies of the time embedding."""
     time_frequency: Positive = 1000.0
     """Largest frequency of a sinusoidal time embedding; the smaller, the slower weights change."""
@@ -132,8 +182,9 @@ class Gpt2Config(Config):
 
     def problems(self) -> list[str]:
         """A sentence for every relation that does not hold between sizes that are in range."""
-        sizes = (self.hidden_dim, self.num_heads, self.mlp_ratio)
-        if not all(0 < size < math.inf for size in sizes):
+        if not (
+            0 < self.hidden_dim < SIZES and 0 < self.num_heads < SIZES and 0 < self.mlp_ratio < RATIO
+        ):
             return []
         return _head_problems(self) + _part_problems(self)
 
@@ -153,20 +204,21 @@ class Gpt2Config(Config):
             object.__setattr__(self, name, read)
         return problems
 
+    def choice(self, name: str) -> Any:
+        """A field, or where it is None what the flavour has."""
+        own = getattr(self, name)
+        return _FLAVOURS[self.flavour].get(name, _PLAIN[name]) if own is None else own
+
     @property
     def bias(self) -> bool:
         """Whether linear maps and norms have biases."""
-        return self.flavour == "gpt2" if self.use_bias is None else self.use_bias
+        return self.choice("use_bias")
 
     @property
-    def activation(self) -> str:
-        """The MLP's activation function."""
-        return self.activation_function or {"gpt2": "gelu", "llama": "silu"}[self.flavour]
-
-    @property
-    def norm(self) -> Literal["layer", "rms"]:
-        """The kind of norm."""
-        return "rms" if self.flavour == "llama" else "layer"
+    def cap(self) -> float | None:
+        """What logits are bent back to; None: they are not."""
+        cap = self.choice("logit_cap")
+        return None if cap == "none" else cap
 
     @property
     def knots(self) -> tuple[float, ...]:
@@ -210,7 +262,7 @@ def _head_problems(config: Gpt2Config) -> list[str]:
             f"hidden_dim {hidden} is not divisible by num_heads {heads}; every head has the same "
             "width, so choose a hidden_dim that is a multiple of num_heads."
         )
-    elif config.flavour == "llama" and hidden // heads % 2:
+    elif config.choice("positions") == "rotary" and hidden // heads % 2:
         problems.append(
             f"heads are {hidden // heads} wide; rotary positions turn pairs of channels, "
             "so choose an even hidden_dim / num_heads."

@@ -1,21 +1,47 @@
 """The configuration of a training run: which model, on which text, how it learns."""
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from qkvflow.config.neuralode_ssm_config import Gpt2Config
 from qkvflow.config.strict import (
+    COUNTS,
+    LAYERS,
+    Bound,
     Config,
     Count,
     Depth,
     NotNegative,
     NotNegativeInt,
     Positive,
+    Share,
+    shown,
     strict,
 )
 
 Option = int | float | bool | str
+LARGEST_SEED = COUNTS - 1
+MOST_SEEDS = 1000
+"""Of one program, or of one experiment."""
+LARGEST_BPE = 2**20
+"""Ids of a trained tokenizer, which makes room for all of them before it begins."""
+
+
+@strict
+@dataclass(frozen=True)
+class GroupConfig(Config):
+    """How a group of arrays is trained, where that differs from the others."""
+
+    refusal = "This group cannot be trained:"
+
+    optimizer: str | None = None
+    """Name of an optimizer; None: the run's."""
+    rate: Positive = 1.0
+    """Factor on the learning rate."""
+    weight_decay: NotNegative | None = None
+    """Decoupled weight decay; None: the run's."""
 
 
 @strict
@@ -26,7 +52,7 @@ class OptimizerConfig(Config):
     refusal = "This optimizer cannot be used:"
 
     name: str = "adamw"
-    """Any optimizer of optax that needs a learning rate and gradients: adamw, lion, sgd, ..."""
+    """muon, or any optimizer of optax that takes a learning rate and gradients: adamw, lion, ..."""
     learning_rate: Positive = 3e-4
     """Peak of the learning rate, after warm-up."""
     schedule: str = "cosine"
@@ -39,18 +65,23 @@ class OptimizerConfig(Config):
     """Decoupled weight decay; a step takes this share, times the learning rate, off each weight."""
     clip: NotNegative = 1.0
     """Largest norm of the whole gradient; 0 does not clip."""
-    base_multiplier: Positive = 1.0
-    """Factor on the learning rate of base weights and norms."""
-    time_network_multiplier: Positive = 1.0
-    """Factor on the learning rate of time networks."""
-    embedding_multiplier: Positive = 1.0
-    """Factor on the learning rate of embeddings."""
-    head_multiplier: Positive = 1.0
-    """Factor on the learning rate of the output projection."""
+    groups: dict[str, GroupConfig] = field(default_factory=dict)
+    """Arrays that are trained differently, by their group (embedding, base, time_network, head), their
+    kind (matrix, vector, norm, bias) or a pattern over paths: {embedding: {rate: 0.3}}. The last that
+    an array is in counts."""
     options: dict[str, Option] = field(default_factory=dict)
     """Further arguments of the optimizer, such as b2: 0.95."""
     schedule_options: dict[str, Option] = field(default_factory=dict)
-    """Arguments of a schedule of optax, such as transition_steps: 100."""
+    """Arguments of a schedule of optax, such as transition_steps: 100, but for its peak."""
+
+    def problems(self) -> list[str]:
+        """Options that no file of a run could hold."""
+        return [
+            f"{field}.{name} is {value}; expected a finite number."
+            for field in ("options", "schedule_options")
+            for name, value in getattr(self, field).items()
+            if isinstance(value, float) and not math.isfinite(value)
+        ]
 
 
 @strict
@@ -80,12 +111,10 @@ class StartConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig(Config):
-    """What all training has, be it of fresh weights or of a base: text, batches, how it is watched."""
+    """What all training has, be it of fresh weights or of a base: batches, how it is watched."""
 
-    data: str = "embedded"
-    """A corpus (embedded, wikitext-2, wikitext-103, markov, hf:OWNER/NAME) or a path to text."""
-    documents: Count | None = 10_000
-    """Documents that are streamed of hf:OWNER/NAME; None takes all."""
+    least_coverage: Share = 0.99
+    """Share of the text's bytes that the tokenizer has to give back; less is refused."""
     steps: NotNegativeInt = 1000
     """Training steps; with a trained model to go on from there may be none."""
     batch_size: Count = 8
@@ -126,15 +155,19 @@ class RunConfig(TrainingConfig):
 
     model: str = "time_indexed_mlp"
     """Name of the model: standard, tong_neuralode, time_indexed_mlp, time_indexed_ssm, ..."""
+    data: str = "embedded"
+    """A corpus (embedded, wikitext-2, wikitext-103, markov, hf:OWNER/NAME) or a path to text."""
+    documents: Count | None = 10_000
+    """Documents that are streamed of hf:OWNER/NAME; None takes all."""
     tokenizer: str = "char"
     """byte, char, bpe (trained on the train split), or a path to a tokenizer.json."""
-    bpe_size: Count = 8192
+    bpe_size: Annotated[int, Bound(f"1 to {LARGEST_BPE:,}", 1, LARGEST_BPE + 1)] = 8192
     """Vocabulary of a trained bpe tokenizer."""
     length: Count = 128
     """Tokens in a window; also the longest sequence of the model."""
     depths: tuple[int, ...] = ()
     """Depths in layers that every training step is drawn from; empty: the model's own depth."""
-    seeds: Count = 1
+    seeds: Annotated[int, Bound(f"1 to {MOST_SEEDS:,}", 1, MOST_SEEDS + 1)] = 1
     """Models trained at once as one program, with the seeds seed, seed + 1, ..."""
     parallel: Literal["data", "fsdp"] = "data"
     """How several devices share the work: each has all parameters (data), or a slice of them (fsdp)."""
@@ -173,7 +206,6 @@ class RunConfig(TrainingConfig):
         return tuple(range(self.seed, self.seed + self.seeds))
 
 
-LARGEST_SEED = 2**31 - 1
 _DECIDED_BY_THE_RUN = {
     "vocab_size": "the tokenizer's",
     "max_position_embeddings": "the run's length",
@@ -181,7 +213,11 @@ _DECIDED_BY_THE_RUN = {
 
 
 def _relations(run: RunConfig) -> list[str]:
-    problems = []
+    problems = [
+        f"{name} is empty; expected a name or a path."
+        for name in ("data", "tokenizer")
+        if not getattr(run, name)
+    ]
     if run.accumulate > 0 and run.batch_size % run.accumulate:
         problems.append(
             f"batch_size {run.batch_size} is not divisible by accumulate {run.accumulate}; "
@@ -192,10 +228,12 @@ def _relations(run: RunConfig) -> list[str]:
             f"optimizer.warmup is {run.optimizer.warmup} in a run of {run.steps} steps; "
             "expected at most steps, or the learning rate never reaches its peak."
         )
-    if any(depth < 1 for depth in run.depths) or len(set(run.depths)) < len(run.depths):
-        problems.append(f"depths is {list(run.depths)}; expected different ones, at least 1.")
-    if run.seed + run.seeds - 1 > LARGEST_SEED:
-        problems.append(f"seed is {run.seed}; expected at most {LARGEST_SEED}.")
+    if not all(1 <= depth < LAYERS for depth in run.depths) or len({*run.depths}) < len(run.depths):
+        expected = f"different ones, at least 1, below {LAYERS:,}"
+        problems.append(f"depths is {shown(list(run.depths))}; expected {expected}.")
+    if run.seed <= LARGEST_SEED < run.seed + run.seeds - 1:
+        last = run.seed + run.seeds - 1
+        problems.append(f"the last of {run.seeds} seeds is {last}; expected at most {LARGEST_SEED}.")
     return problems
 
 

@@ -3,10 +3,14 @@
 import dataclasses
 import difflib
 import functools
+import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+
+from qkvflow.files import FileError, read_sealed
 
 _Class = TypeVar("_Class", bound=type)
 _Config = TypeVar("_Config")
@@ -35,15 +39,24 @@ class Bound:
         return self.least <= number < self.below and not (self.above and number == self.least)
 
 
-_ABOVE_0 = Bound("a number above 0", 0, above=True)
-_AT_LEAST_0 = Bound("at least 0", 0)
-Positive = Annotated[float, _ABOVE_0]
-PositiveInt = Annotated[int, _ABOVE_0]
-NotNegative = Annotated[float, _AT_LEAST_0]
-NotNegativeInt = Annotated[int, _AT_LEAST_0]
-Count = Annotated[int, Bound("at least 1", 1)]
-Depth = Annotated[int, Bound("a whole number of layers, at least 1", 1)]
+LONGEST_QUOTE = 200
+"""Characters of a value that a sentence quotes."""
+COUNTS, SIZES, LAYERS, RATIO = 2**31, 2**18, 2**16, 128
+"""What counts (they are of 32 bits), sizes of arrays, depths and ratios of sizes are below.
+
+The number of elements of any array of a model, a product of these, then has fewer than 63 bits, and
+all shapes of a model can be computed in seconds, whether it fits into a machine or not.
+"""
+Positive = Annotated[float, Bound("a number above 0", 0, above=True)]
+NotNegative = Annotated[float, Bound("at least 0", 0)]
+Share = Annotated[float, Bound("a share, 0 to 1", 0, math.nextafter(1, 2))]
 Probability = Annotated[float, Bound("a probability, at least 0 and below 1", 0, 1)]
+Ratio = Annotated[float, Bound(f"a number above 0, below {RATIO}", 0, RATIO, above=True)]
+PositiveInt = Annotated[int, Bound(f"a number above 0, below {COUNTS:,}", 1, COUNTS)]
+NotNegativeInt = Annotated[int, Bound(f"at least 0, below {COUNTS:,}", 0, COUNTS)]
+Count = Annotated[int, Bound(f"at least 1, below {COUNTS:,}", 1, COUNTS)]
+Size = Annotated[int, Bound(f"a number above 0, below {SIZES:,}", 1, SIZES)]
+Depth = Annotated[int, Bound(f"a whole number of layers, at least 1, below {LAYERS:,}", 1, LAYERS)]
 
 
 class Config:
@@ -92,11 +105,14 @@ def matches(value: Any, kind: Any) -> bool:
     if origin is Literal:
         return any(value == arg and type(value) is type(arg) for arg in args)
     if origin is tuple:
-        return isinstance(value, tuple) and all(matches(item, args[0]) for item in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(
+        kinds = args[:1] * len(value) if isinstance(value, tuple) and args[-1] is Ellipsis else args
+        return isinstance(value, tuple) and len(value) == len(kinds) and all(map(matches, value, kinds))
+    if origin in (dict, Mapping):
+        return isinstance(value, origin) and all(
             matches(k, args[0]) and matches(v, args[1]) for k, v in value.items()
         )
+    if kind is Any:
+        return True
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if kind is int:
@@ -113,7 +129,7 @@ def describe(kind: Any) -> str:
         return "one of " + ", ".join(repr(arg) for arg in args)
     if origin is tuple:
         return f"a list, each {describe(args[0])}"
-    if origin is dict:
+    if origin in (dict, Mapping):
         return f"a table of names, each {describe(args[1])}"
     return "None" if kind is types.NoneType else kind.__name__
 
@@ -132,7 +148,8 @@ def from_dict(cls: type[_Config], fields: Mapping[str, Any]) -> _Config:
             problems.append(f"{name} is {value!r}; expected a table of fields.")
         else:
             try:
-                values[name] = from_dict(kind, value)
+                several = typing.get_origin(hints[name]) is dict
+                values[name] = _read_each(kind, value) if several else from_dict(kind, value)
             except ConfigError as error:
                 problems += [f"{name}: {problem}" for problem in error.problems]
     try:
@@ -142,6 +159,21 @@ def from_dict(cls: type[_Config], fields: Mapping[str, Any]) -> _Config:
     if problems:
         raise ConfigError(f"{cls.__name__} cannot be made:", problems)
     return config
+
+
+def _read_each(kind: type[_Config], tables: Mapping[str, Any]) -> dict[str, _Config]:
+    """Configs by name."""
+    found, problems = {}, []
+    for name, table in tables.items():
+        try:
+            if not isinstance(table, Mapping):
+                raise ConfigError(name, [f"{table!r}; expected a table of fields."])
+            found[name] = from_dict(kind, table)
+        except ConfigError as error:
+            problems += [f"{name}: {problem}" for problem in error.problems]
+    if problems:
+        raise ConfigError("These tables cannot be used:", problems)
+    return found
 
 
 def _nested(kind: Any, value: Any) -> type | None:
@@ -173,10 +205,19 @@ def type_problems(config: Any) -> list[str]:
     """One sentence for every field of a dataclass instance whose value is not of its type."""
     hints = typing.get_type_hints(type(config))
     return [
-        f"{field.name} is {getattr(config, field.name)!r}; expected {describe(hints[field.name])}."
+        f"{field.name} is {shown(getattr(config, field.name))}; expected {describe(hints[field.name])}."
         for field in dataclasses.fields(config)
         if not matches(getattr(config, field.name), hints[field.name])
     ]
+
+
+def shown(value: Any) -> str:
+    """A value as a sentence quotes it, cut short; of a number that Python does not write, its size."""
+    try:
+        text = repr(value)
+    except ValueError:
+        text = f"a number of {value.bit_length()} bits" if isinstance(value, int) else "too long"
+    return text if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]}..."
 
 
 def bound_problems(config: Any) -> list[str]:
@@ -184,9 +225,9 @@ def bound_problems(config: Any) -> list[str]:
     found = typing.get_type_hints(type(config), include_extras=True)
     bounds = {field.name: _bound(found[field.name]) for field in dataclasses.fields(config)}
     return [
-        f"{name} is {value}; expected {bound.words}."
+        f"{name} is {shown(value)}; expected {bound.words}."
         for name, bound in bounds.items()
-        if bound and (value := getattr(config, name)) is not None and not bound.allows(value)
+        if bound and isinstance(value := getattr(config, name), int | float) and not bound.allows(value)
     ]
 
 
@@ -196,18 +237,46 @@ def _bound(kind: Any) -> Bound | None:
     return kind if isinstance(kind, Bound) else next(filter(None, inside), None)
 
 
+def _is_needed(field: dataclasses.Field) -> bool:
+    nothing = dataclasses.MISSING
+    return field.init and field.default is nothing and field.default_factory is nothing
+
+
 def strict(cls: _Class) -> _Class:
-    """Make a dataclass refuse unknown fields with a sentence that names the nearest known one."""
+    """Make a dataclass refuse missing fields, and unknown ones by a sentence that names the nearest."""
     plain_init = cls.__init__  # type: ignore[misc]
     known = [field.name for field in dataclasses.fields(cls) if field.init]
+    by_place = [field.name for field in dataclasses.fields(cls) if field.init and not field.kw_only]
+    needed = {field.name for field in dataclasses.fields(cls) if _is_needed(field)}
 
     @functools.wraps(plain_init)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         unknown = [name for name in kwargs if name not in known]
-        if unknown:
-            problems = [f"there is no field {name!r}. {nearest(name, known)}" for name in unknown]
+        problems = [f"there is no field {name!r}. {nearest(name, known)}" for name in unknown]
+        missing = needed.difference(by_place[: len(args)], kwargs)
+        problems += [f"{name} is missing." for name in sorted(missing)]
+        if problems:
             raise ConfigError(f"{cls.__name__} cannot be made:", problems)
         plain_init(self, *args, **kwargs)
 
     cls.__init__ = init  # type: ignore[misc]
     return cls
+
+
+def read_typed(path: Path, kind: str, form: int, types: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a sealed file, if it holds what it has to.
+
+    Args:
+        types: of what it has to hold, by name, as annotations.
+
+    Raises:
+        FileError: it cannot be read, or lacks something, or has it of another type.
+    """
+    content = read_sealed(path, kind, form)
+    for name, of in types.items():
+        if name not in content:
+            raise FileError(f"{path} has no {name}: it is not whole.")
+        if not matches(content[name], of):
+            value = shown(content[name])
+            raise FileError(f"{path} cannot be used: {name} is {value}; expected {describe(of)}.")
+    return content

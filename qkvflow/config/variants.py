@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from qkvflow.config.registry import Registry
-from qkvflow.config.strict import ConfigError, Positive, PositiveInt, nearest, problems_of
+from qkvflow.config.strict import ConfigError, Positive, Size, nearest, problems_of
 
 if TYPE_CHECKING:
     from qkvflow.config.neuralode_ssm_config import Gpt2Config
@@ -165,7 +165,7 @@ class Adapter(Variant):
     any_depth: ClassVar[bool] = False
     """Whether it can be used at other depths than the one it was trained at."""
 
-    rank: PositiveInt = 8
+    rank: Size = 8
     """Rank of the factors."""
     alpha: Positive = 16.0
     """A product of factors that has no depth of its own counts alpha / rank times."""

@@ -1,6 +1,7 @@
 """Configurations in YAML: data only, strict, numbers as people write them."""
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +12,80 @@ from qkvflow.config.run_config import RunConfig
 from qkvflow.config.strict import ConfigError
 from qkvflow.plugins import load_plugins
 
+LARGEST = 200_000
+"""Characters of a text that is read; the longest plan of the package has a twentieth."""
+DEEPEST = 50
+"""Tables and lists within each other."""
+LONGEST_NUMBER = 100
+"""Characters of a number."""
+_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+
 
 class _Loader(yaml.SafeLoader):
-    """YAML without code, in which 3e-4 is a number and a name may not stand twice."""
+    """YAML without code, aliases, tags and dates, in which a name may not stand twice."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent):
+            raise _refusal(f"*{event.anchor} is an alias; write what it stands for", event)
+        if getattr(event, "tag", None) is not None:
+            raise _refusal(f"{event.tag} is a tag; leave it out", event)
+        if self.depth == DEEPEST:
+            raise _refusal(f"more than {DEEPEST} tables or lists within each other", event)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def number(self, node: yaml.ScalarNode) -> int | float:
+        """A number as YAML has it, short enough to be one that somebody means."""
+        short = len(node.value) <= LONGEST_NUMBER
+        kind = "int" if node.tag.endswith("int") else "float"
+        try:
+            read = getattr(self, f"construct_yaml_{kind}")(node) if short else None
+        except (ValueError, OverflowError):
+            read = None
+        if read is None:
+            raise _refusal(f"{node.value[:LONGEST_NUMBER]!r} is no {kind} that can be used", node)
+        return read
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"),
-    list("-+0123456789."),
-)
+class _Dumper(yaml.SafeDumper):
+    """Writes what `_Loader` reads: never an alias, quotes around what would be a number."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _refusal(problem: str, place: Any) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, place.start_mark)
+
+
+for _kind in (_Loader, _Dumper):  # so that 3e-4 is a number
+    _kind.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"),
+        list("-+0123456789."),
+    )
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in rules if tag != _TIMESTAMP]
+    for first, rules in _Loader.yaml_implicit_resolvers.items()
+}
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    names = [loader.construct_object(key) for key, _ in node.value]
-    for name in names:
-        if names.count(name) > 1:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"{name!r} stands there twice", node.start_mark
-            )
-    return loader.construct_mapping(node, deep=True)
+    content = loader.construct_mapping(node, deep=True)
+    if len(content) < len(node.value):
+        names = Counter(loader.construct_object(key) for key, _ in node.value)
+        raise _refusal(f"{names.most_common(1)[0][0]!r} stands there twice", node)
+    return content
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+for _kind_of_number in ("int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind_of_number}", _Loader.number)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -43,16 +95,27 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ConfigError: it cannot be read, or is no plain YAML, or no table.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LARGEST + 1)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read:", [f"{error.strerror or error}."]) from error
+        problem = f"{error.strerror or error}. Name a YAML file{_instead(path)}."
+        raise ConfigError(f"{path} cannot be read:", [problem]) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is no plain YAML:", [f"{error}"]) from error
     return read_yaml_text(text, str(path))
 
 
+def _instead(path: Path) -> str:
+    """The YAML file of a directory of a run or an experiment that was named in its place."""
+    kept = (path / name for name in ("run.yaml", "plan.yaml"))
+    return next((f", such as {file}" for file in kept if file.is_file()), "")
+
+
 def read_yaml_text(text: str, source: str = "The text") -> dict[str, Any]:
     """The table that a YAML text holds."""
+    if len(text) > LARGEST:
+        problem = f"it has more than {LARGEST:,} characters; is it the file that you meant?"
+        raise ConfigError(f"{source} is no plain YAML:", [problem])
     try:
         content = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
@@ -93,4 +156,9 @@ def recorded_run(path: Path) -> RunConfig:
 
 def write_run(run: RunConfig, path: Path) -> None:
     """Write a run as YAML, every field of it."""
-    path.write_text(yaml.safe_dump(run.to_dict(), sort_keys=False), encoding="utf-8")
+    path.write_text(yaml_text(run.to_dict()), encoding="utf-8")
+
+
+def yaml_text(content: Any, **layout: Any) -> str:
+    """Plain values as YAML that `read_yaml_text` reads."""
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, **layout)

@@ -10,6 +10,7 @@ Pure Python and numpy. `tokenizers`, `datasets` and `rich` are imported only whe
 """
 
 from qkvflow.data.batches import batch_at as batch_at
+from qkvflow.data.batches import never_targets as never_targets
 from qkvflow.data.batches import windows_per_epoch as windows_per_epoch
 from qkvflow.data.bpe import BPETokenizer as BPETokenizer
 from qkvflow.data.bpe import make_tokenizer as make_tokenizer
@@ -31,6 +32,7 @@ from qkvflow.data.markov import MarkovLanguage as MarkovLanguage
 from qkvflow.data.ngram import NGramModel as NGramModel
 from qkvflow.data.prepare import TokenDataset as TokenDataset
 from qkvflow.data.prepare import TokenSplit as TokenSplit
+from qkvflow.data.prepare import coverage_note as coverage_note
 from qkvflow.data.prepare import open_dataset as open_dataset
 from qkvflow.data.prepare import prepare as prepare
 from qkvflow.data.tokenizer import TOKENIZERS as TOKENIZERS

@@ -95,10 +95,26 @@ def windows_per_epoch(tokens: int, length: int) -> int:
     return max(fit - 1, 1)
 
 
+def never_targets(tokens: int, length: int) -> int:
+    """How many tokens at the end of a split no window ever has as a target, at any offset.
+
+    The token at place 0, which nothing precedes, is not counted.
+
+    >>> never_targets(tokens=300, length=100)
+    100
+    """
+    n = windows_per_epoch(tokens, length)
+    return tokens - 1 - (n * length + _largest_offset(tokens - 1 - n * length, length))
+
+
+def _largest_offset(room: int, length: int) -> int:
+    return min(room, length - 1)
+
+
 def _offset(key: str, room: int, length: int) -> int:
     """The beginning of the grid, uniform over the `room` there is, at most one window."""
     bits = int.from_bytes(hashlib.sha256(f"offset|{key}".encode()).digest()[:8])
-    return bits % (min(room, length - 1) + 1)
+    return bits % (_largest_offset(room, length) + 1)
 
 
 def permute(index: npt.NDArray[np.int64], n: int, keys: Bits) -> npt.NDArray[np.int64]:

@@ -14,6 +14,7 @@ from qkvflow.data.corpus import Corpus
 from qkvflow.data.errors import DataError
 from qkvflow.data.text import pieces
 from qkvflow.data.tokenizer import TOKENIZERS, Ids, Tokenizer, check_ids
+from qkvflow.files import expanded, parse_json
 
 
 @TOKENIZERS.register("bpe")
@@ -51,7 +52,13 @@ class BPETokenizer(Tokenizer):
 
     def encode(self, text: str) -> Ids:
         clean = text.encode("utf-8", "replace").decode()
-        ids = self._tokenizer.encode(clean, add_special_tokens=False).ids
+        try:
+            ids = self._tokenizer.encode(clean, add_special_tokens=False).ids
+        except Exception as error:  # tokenizers raises plain Exception
+            raise DataError(
+                f"The tokenizer cannot read the text: {error}. Add the token for what is unknown to "
+                f"its vocabulary, or choose another tokenizer, such as byte."
+            ) from error
         return np.asarray(ids, dtype=self.dtype)
 
     def decode(self, ids: npt.ArrayLike) -> str:
@@ -70,17 +77,22 @@ class BPETokenizer(Tokenizer):
     def _tokenizer(self) -> Any:
         from tokenizers import Tokenizer as Backend
 
-        return Backend.from_str(self.json_text)
+        tokenizer = Backend.from_str(self.json_text)
+        tokenizer.no_truncation()  # some files cut every text to the length of a model's input
+        tokenizer.no_padding()
+        return tokenizer
 
     @classmethod
     def parse(cls, text: str, source: str) -> "BPETokenizer":
         """Check the text of a tokenizer.json and bring it into one form, so that equal is equal."""
         try:
-            tokenizer = cls(json.dumps(json.loads(text), ensure_ascii=False))
+            tokenizer = cls(json.dumps(parse_json(text), ensure_ascii=False))
             # Builds the backend, which reads the whole text.
             if tokenizer.vocab_size < 2:
                 raise ValueError("it has fewer than two tokens")
-        except Exception as error:  # tokenizers raises plain Exception
+        except BaseException as error:  # tokenizers raises plain Exception, or panics
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
             raise DataError(
                 f"The tokenizer in {source} cannot be used: {error}. Expected a tokenizer.json."
             ) from error
@@ -103,7 +115,7 @@ def _gpt2(vocab: Path, merges: Path) -> Any:
     lines = _read(merges).splitlines()
     pairs = [tuple(line.split()) for line in lines if line and not line.startswith("#version")]
     try:
-        return _byte_level(json.loads(_read(vocab)), pairs)
+        return _byte_level(parse_json(_read(vocab)), pairs)
     except Exception as error:  # tokenizers raises plain Exception
         raise DataError(
             f"{vocab} and {merges} are no GPT-2 tokenizer: {error}. Expected a JSON object "
@@ -128,7 +140,7 @@ def make_tokenizer(spec: str, corpus: Corpus, vocab_size: int = 8192) -> Tokeniz
     """
     if spec in TOKENIZERS:
         return TOKENIZERS[spec].fit(corpus.chunks("train"), vocab_size)
-    return read_tokenizer_files(Path(spec).expanduser())
+    return read_tokenizer_files(expanded(spec))
 
 
 def read_tokenizer_files(path: Path) -> BPETokenizer:

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qkvflow.data.errors import DataError
-from qkvflow.files import building
+from qkvflow.files import building, expanded
 
 
 def default_cache_dir() -> Path:
     """`$QKVFLOW_CACHE`, or `~/.cache/qkvflow`."""
-    return Path(os.environ.get("QKVFLOW_CACHE") or "~/.cache/qkvflow").expanduser()
+    return expanded(os.environ.get("QKVFLOW_CACHE") or "~/.cache/qkvflow")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from qkvflow.config.registry import Registry
 from qkvflow.data.corpus import Corpus
 from qkvflow.data.errors import DataError
 from qkvflow.data.files import directory_corpus, file_corpus
+from qkvflow.files import expanded
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ def load_corpus(
 
     Raises:
         DataError: nothing is there, it is empty, binary, not UTF-8, or of a single symbol.
+        FileError: the path is empty, or begins with the name of no user.
 
     Example:
         >>> load_corpus("markov:characters=1000").name
@@ -62,7 +64,7 @@ def load_corpus(
     name, _, rest = spec.partition(":")
     if name in CORPORA:
         return CORPORA[name](rest, Reading(_directory(data_dir), _directory(cache_dir), limit, field))
-    return _load_path(Path(spec).expanduser())
+    return _load_path(expanded(spec))
 
 
 def refuse_options(name: str, options: str) -> None:
@@ -72,7 +74,7 @@ def refuse_options(name: str, options: str) -> None:
 
 
 def _directory(path: str | os.PathLike[str] | None) -> Path | None:
-    return None if path is None else Path(path).expanduser()
+    return None if path is None else expanded(path)
 
 
 def _load_path(path: Path) -> Corpus:

@@ -132,7 +132,7 @@ def split_by_name(documents: Iterable[Document]) -> dict[str, list[Document]]:
 
 def rank(name: str) -> bytes:
     """A key that puts names in an order that looks random and is the same everywhere."""
-    return hashlib.sha256(name.encode()).digest()
+    return hashlib.sha256(name.encode(errors="surrogateescape")).digest()
 
 
 def _check_split(

@@ -16,6 +16,11 @@ _LAYOUTS = ("{stem}.txt", "wiki.{stem}.tokens", "wiki.{stem}.raw")
 def file_corpus(path: Path) -> Corpus:
     """A text file, cut by position into 90% train, 5% valid and 5% test at line ends."""
     size = path.stat().st_size
+    if not size:
+        raise DataError(
+            f"{path} is empty. Give a file with some text in it; what /proc shows has no size: copy it "
+            f"into a file first."
+        )
     first = cut_near(path, size * 90 // 100, lowest=0)
     second = cut_near(path, size * 95 // 100, lowest=first + 1)
     edges = (0, first, min(second, size), size)

@@ -29,7 +29,7 @@ def hub_corpus(name: str, reading: Reading) -> Corpus:
     limit, field = reading.limit, reading.field
     if limit is not None and limit < 1:
         raise DataError(f"limit is {limit}; expected at least 1 document, or None for all.")
-    key = hashlib.sha256(f"{name}|{limit}|{field}".encode()).hexdigest()[:12]
+    key = hashlib.sha256(f"{name}|{limit}|{field}".encode(errors="surrogateescape")).hexdigest()[:12]
     slug = name.strip("/").replace("/", "-")[-60:]
     rows = itertools.islice(stream_documents(*_parse_name(name), "train", field), limit)
     return kept_corpus(f"hf:{name}", f"{slug}-{key}", map(_deal, rows), reading)

@@ -14,11 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from qkvflow.config import nearest
+from qkvflow.config.strict import COUNTS, shown
 from qkvflow.data.corpora import CORPORA, Reading
 from qkvflow.data.corpus import Corpus, TextDocument, make_corpus
 from qkvflow.data.errors import DataError
 
 MAX_STATES = 4096
+MAX_CHARACTERS = 10**7
+"""The text is made in memory, in a few seconds."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +52,14 @@ class MarkovLanguage:
 
     def __post_init__(self) -> None:
         checks = (
-            (self.order >= 1, f"order is {self.order}, expected at least 1"),
-            (2 <= self.symbols <= 26, f"symbols is {self.symbols}, expected 2 to 26"),
+            (1 <= self.order <= 12, f"order is {shown(self.order)}, expected 1 to 12"),
+            (2 <= self.symbols <= 26, f"symbols is {shown(self.symbols)}, expected 2 to 26"),
             (0 <= self.sharpness <= 10, f"sharpness is {self.sharpness}, expected 0 to 10"),
-            (self.seed >= 0, f"seed is {self.seed}, expected a non-negative integer"),
-            (self.characters >= 10, f"characters is {self.characters}, expected at least 10"),
+            (0 <= self.seed < COUNTS, f"seed is {shown(self.seed)}, expected 0 to {COUNTS - 1:,}"),
+            (
+                10 <= self.characters <= MAX_CHARACTERS,
+                f"characters is {shown(self.characters)}, expected 10 to {MAX_CHARACTERS:,}",
+            ),
         )
         problems = [problem for holds, problem in checks if not holds]
         if checks[0][0] and checks[1][0] and self.symbols**self.order > MAX_STATES:

@@ -9,25 +9,33 @@ import math
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from qkvflow.config.strict import matches, read_typed
 from qkvflow.data.cache import caching
 from qkvflow.data.corpus import SPLITS, Corpus, of_split
 from qkvflow.data.errors import DataError
 from qkvflow.data.text import pieces
 from qkvflow.data.tokenizer import Ids, Tokenizer, tokenizer_from_dict
-from qkvflow.files import FileError, file_sha256, read_sealed, write_sealed
+from qkvflow.files import FileError, expanded, file_sha256, write_sealed
 from qkvflow.progress import progress
 
-FORMAT = 1
+FORMAT = 2
 SIDECAR = "dataset.json"
 CHEAP_TO_HASH = 64 << 20
 """Files up to this many bytes are hashed whenever they are opened (a tenth of a second)."""
+_TYPES: dict[str, Any] = {"corpus": str, "digest": str, "dtype": Literal["<u2", "<u4"]}
+_TYPES |= {
+    "entropy_rate": float | None,
+    "splits": dict[str, dict[str, Any]],
+    "tokenizer": dict[str, Any],
+}
+_COUNTS = ("tokens", "bytes", "lost_bytes")
 _REMEDY = "Remove the directory and prepare the corpus again."
 
 
@@ -38,14 +46,27 @@ class TokenSplit:
     ids: Ids
     bytes: int
     """Of the text in UTF-8, which makes bits per byte computable for every tokenizer."""
+    lost: int = 0
+    """Bytes of the text that the ids do not give back."""
 
     def bits_per_byte(self, nats_per_token: float) -> float:
         """nats/token * tokens/byte / ln 2: the one loss that tokenizers can be compared by.
 
+        A byte that the tokenizer loses counts 8 bits, what it takes to write it down beside the
+        tokens: leaving out text never makes the number look good.
+
         >>> round(TokenSplit(np.zeros(10), bytes=10).bits_per_byte(math.log(256)), 6)
         8.0
+        >>> TokenSplit(np.zeros(10), bytes=20, lost=10).bits_per_byte(0.0)
+        4.0
         """
-        return nats_per_token * len(self.ids) / self.bytes / math.log(2)
+        bits = nats_per_token * len(self.ids) / math.log(2)
+        return (bits + 8 * self.lost) / self.bytes
+
+    @property
+    def coverage(self) -> float:
+        """Share of the text's bytes that the ids give back."""
+        return 1 - self.lost / self.bytes
 
 
 @dataclass(frozen=True)
@@ -86,7 +107,7 @@ def prepare(corpus: Corpus, tokenizer: Tokenizer, cache_dir: str | os.PathLike[s
     """
     key = hashlib.sha256(f"{FORMAT}|{corpus.digest}|{tokenizer.digest}".encode()).hexdigest()
     name = "".join(c if c.isalnum() or c in "-_." else "-" for c in corpus.name)[-60:]
-    directory = Path(cache_dir).expanduser() / f"{name}-{tokenizer.kind}-{key[:16]}"
+    directory = expanded(cache_dir) / f"{name}-{tokenizer.kind}-{key[:16]}"
     if directory.exists():
         try:
             return _reuse(directory, corpus, tokenizer)
@@ -110,7 +131,7 @@ def _write_dataset(corpus: Corpus, tokenizer: Tokenizer, directory: Path) -> Non
     with progress(f"tokenising {corpus.name}", total) as advance:
         splits = {split: _write_split(corpus, split, tokenizer, directory, advance) for split in SPLITS}
     content = {
-        "corpus": corpus.name,
+        "corpus": corpus.name.encode(errors="backslashreplace").decode(),  # a file's may be no UTF-8
         "digest": corpus.digest,
         "entropy_rate": corpus.entropy_rate,
         "dtype": tokenizer.dtype.str,
@@ -124,13 +145,14 @@ def _write_split(
     corpus: Corpus, split: str, tokenizer: Tokenizer, directory: Path, advance: Callable[[int], None]
 ) -> dict[str, Any]:
     """Write the token file of a split; what the sidecar says of it."""
-    text_hash, tokens, path = hashlib.sha256(), 0, directory / f"{split}.bin"
+    text_hash, tokens, lost, path = hashlib.sha256(), 0, 0, directory / f"{split}.bin"
     with path.open("wb") as file:
         for piece in pieces(corpus.chunks(split)):
             ids, text = tokenizer.encode(piece), piece.encode()
             file.write(ids.data)
             text_hash.update(text)
             tokens += len(ids)
+            lost += tokenizer.lost_bytes(piece, ids)
             advance(len(text))
     known = corpus[split]
     if text_hash.hexdigest() != known.sha256:
@@ -139,7 +161,35 @@ def _write_split(
             f"Load the corpus again."
         )
     counts = {"tokens": tokens, "bytes": known.bytes, "characters": known.characters}
-    return {**counts, "sha256": file_sha256(path)}
+    return {**counts, "lost_bytes": lost, "sha256": file_sha256(path)}
+
+
+def coverage_note(data: TokenDataset, least: float, splits: Sequence[str] = SPLITS) -> str | None:
+    """A sentence about the text that a tokenizer loses; None where it gives back every byte.
+
+    Args:
+        least: the share of each split that it has to give back.
+
+    Raises:
+        DataError: it gives back less.
+    """
+    lossy = {split: data[split] for split in splits if data[split].lost}
+    if not lossy:
+        return None
+    losses = ", ".join(
+        f"{part.lost:,} of {part.bytes:,} bytes of {split} ({part.lost / part.bytes:.2%})"
+        for split, part in lossy.items()
+    )
+    what = f"The tokenizer {data.tokenizer.kind} loses text of {data.corpus}: {losses}"
+    worst = min(part.coverage for part in lossy.values())
+    if worst < least:
+        allowed = math.floor(worst * 1000) / 1000
+        raise DataError(
+            f"{what}; expected at most {1 - least:.2%}. Take a tokenizer that loses nothing, such as "
+            f"byte, or a model with one; or allow it with least_coverage: {allowed} "
+            f"(--least-coverage {allowed})."
+        )
+    return f"{what}. In bits per byte each of these bytes counts 8 bits."
 
 
 def open_dataset(directory: str | os.PathLike[str]) -> TokenDataset:
@@ -169,9 +219,16 @@ def _read_sidecar(directory: Path) -> dict[str, Any]:
             f"{directory} holds no prepared dataset: {SIDECAR} is not there. Prepare one first."
         )
     try:
-        return read_sealed(directory / SIDECAR, "dataset", FORMAT)
+        sidecar = read_typed(directory / SIDECAR, "dataset", FORMAT, _TYPES)
     except FileError as error:
         raise DataError(f"{error} {_REMEDY}") from error
+    if sidecar["format"] < FORMAT:
+        raise DataError(f"{directory} was prepared by an earlier version of qkvflow. {_REMEDY}")
+    for split in SPLITS:
+        counts = [sidecar["splits"].get(split, {}).get(name) for name in _COUNTS]
+        if not all(matches(count, int) and count >= 0 for count in counts):
+            raise DataError(f"{directory / SIDECAR} does not say how large {split} is. {_REMEDY}")
+    return sidecar
 
 
 def _open_split(path: Path, dtype: np.dtype[Any], known: Mapping[str, Any]) -> TokenSplit:
@@ -180,6 +237,6 @@ def _open_split(path: Path, dtype: np.dtype[Any], known: Mapping[str, Any]) -> T
     if size != expected:
         state = "is missing" if size is None else f"has {size} bytes"
         raise DataError(f"{path} {state}; its sidecar says {expected} bytes. {_REMEDY}")
-    if expected <= CHEAP_TO_HASH and file_sha256(path) != known["sha256"]:
+    if expected <= CHEAP_TO_HASH and file_sha256(path) != known.get("sha256"):
         raise DataError(f"{path} was changed after it was written: its sha256 differs. {_REMEDY}")
-    return TokenSplit(np.memmap(path, dtype=dtype, mode="r"), known["bytes"])
+    return TokenSplit(np.memmap(path, dtype=dtype, mode="r"), known["bytes"], known["lost_bytes"])

@@ -3,6 +3,7 @@
 import codecs
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from qkvflow.data.errors import DataError
@@ -22,18 +23,24 @@ def read_text(path: Path, start: int = 0, stop: int | None = None) -> Iterator[s
     Newlines come through unchanged. A NUL byte or invalid UTF-8 raises `DataError` with the
     offset of the byte in the file.
     """
+    with _reading(path), path.open("rb") as file:
+        at, stop = start, path.stat().st_size if stop is None else stop
+        while at < stop:
+            file.seek(at)
+            block = file.read(min(BLOCK_BYTES, stop - at))
+            if not block:  # the file has become shorter
+                return
+            final = at + len(block) == stop or len(block) < BLOCK_BYTES
+            text, used = _decode(path, block, at, final)
+            yield text
+            at += used  # a character across the end of the block is read again
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Make what the system refuses a sentence."""
     try:
-        with path.open("rb") as file:
-            at, stop = start, path.stat().st_size if stop is None else stop
-            while at < stop:
-                file.seek(at)
-                block = file.read(min(BLOCK_BYTES, stop - at))
-                if not block:  # the file has become shorter
-                    return
-                final = at + len(block) == stop or len(block) < BLOCK_BYTES
-                text, used = _decode(path, block, at, final)
-                yield text
-                at += used  # a character across the end of the block is read again
+        yield
     except OSError as error:
         raise DataError(
             f"{path} cannot be read: {error.strerror or error}. Check that it is still there "
@@ -64,7 +71,7 @@ def cut_near(path: Path, nominal: int, lowest: int) -> int:
     """
     nominal = max(nominal, lowest)
     begin = max(lowest, nominal - _LINE_SEARCH)
-    with path.open("rb") as file:
+    with _reading(path), path.open("rb") as file:
         file.seek(begin)
         window = file.read(nominal - begin + 4)
     newline = window.rfind(b"\n", 0, nominal - begin)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -47,6 +48,17 @@ class Tokenizer(ABC):
     @abstractmethod
     def decode(self, ids: npt.ArrayLike) -> str:
         """The text of ids; what is no text comes out as U+FFFD."""
+
+    def lost_bytes(self, text: str, ids: Ids) -> int:
+        """Bytes of a text, in UTF-8, that its ids do not give back: unknown, dropped or changed.
+
+        Characters are counted by kind, wherever they stand in the text that comes back.
+        """
+        # After a token, since some tokenizers leave out a space at the beginning of all text.
+        before, after = ids[-1:], np.concatenate([ids[-1:], ids])
+        given = self.decode(after)[len(self.decode(before)) :]
+        lost = Counter() if given == text else Counter(text) - Counter(given)
+        return sum(count * _size(character) for character, count in lost.items())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, its kind among it, that `tokenizer_from_dict` turns into an equal tokenizer."""
@@ -158,6 +170,9 @@ class CharTokenizer(Tokenizer):
         symbols = "\N{REPLACEMENT CHARACTER}" + self.symbols
         return "".join([symbols[i] for i in check_ids(ids, self.vocab_size).tolist()])
 
+    def lost_bytes(self, text: str, ids: Ids) -> int:
+        return sum(_size(chr(point)) for point in _code_points(text)[ids == 0])
+
     @cached_property
     def _table(self) -> Ids:
         """Code point to id; the entry past the last symbol is 0."""
@@ -165,6 +180,10 @@ class CharTokenizer(Tokenizer):
         table = np.zeros(int(points[-1]) + 2, self.dtype)
         table[points] = np.arange(1, self.vocab_size)
         return table
+
+
+def _size(character: str) -> int:
+    return len(character.encode("utf-8", "surrogatepass"))
 
 
 def _code_points(text: str) -> npt.NDArray[np.uint32]:

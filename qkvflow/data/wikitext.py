@@ -10,6 +10,7 @@ from qkvflow.data.corpus import SPLITS, Corpus
 from qkvflow.data.errors import DataError
 from qkvflow.data.files import directory_corpus, find_split_files
 from qkvflow.data.hub import kept_corpus, stream_documents
+from qkvflow.files import expanded
 
 DATA_VARIABLE = "QKVFLOW_DATA"
 _ON_THE_HUB = "Salesforce/wikitext"
@@ -20,7 +21,7 @@ def wikitext(name: str, options: str, reading: Reading) -> Corpus:
     """Two or a hundred million words of Wikipedia: `wikitext-2`, `wikitext-103`."""
     refuse_options(name, options)
     variable = os.environ.get(DATA_VARIABLE)
-    root = reading.data_dir or (Path(variable).expanduser() if variable else None)
+    root = reading.data_dir or (expanded(variable) if variable else None)
     for directory in _candidates(root, name) if root else ():
         if find_split_files(directory):
             return directory_corpus(directory, name)

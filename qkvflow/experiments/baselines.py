@@ -2,9 +2,10 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from qkvflow.data import NGramModel, TokenDataset
-from qkvflow.experiments.records import NGramBaselines, reading
+from qkvflow.experiments.records import NGramBaselines, checked, reading
 from qkvflow.experiments.store import loose_path, read_place
 from qkvflow.files import write_json
 
@@ -32,4 +33,8 @@ def read_baselines(out: Path) -> NGramBaselines | None:
     entry = read_place(out, PLACE)
     if entry is None:
         return None
-    return reading(lambda c: NGramBaselines(**c), entry.content, entry.where, "a table of n-grams")
+    return reading(_baselines, entry.content, entry.where, "a table of n-grams")
+
+
+def _baselines(content: Any) -> NGramBaselines:
+    return checked(NGramBaselines(**content))

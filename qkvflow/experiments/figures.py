@@ -11,8 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter
 
 from qkvflow.experiments.records import Choices, Finished, Record, by_arm, finished
-from qkvflow.experiments.summary import Comparison, Sample, Summary, pareto_optimal
+from qkvflow.experiments.summary import Comparison, Summary, pareto_optimal
 from qkvflow.report.figures import appearance, both, canvas, figure, line_style
+from qkvflow.statistics import Sample
 
 MANY = 8
 """Arms up to which a legend leaves room for what it stands in."""

@@ -7,28 +7,19 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from qkvflow.experiments.store import Gates, loose_gates
+from qkvflow.experiments.store import loose_gates
 from qkvflow.models import LanguageModel
-from qkvflow.models.paths import nodes_of
-from qkvflow.nn.dynamic import map_name
+from qkvflow.models.paths import modulators_of
 from qkvflow.nn.families import Gated
-
-
-def gates_of(model: LanguageModel, times: np.ndarray | None = None) -> Gates:
-    """The gates [time, ...] of every gated map, by the map's name; by default one a layer."""
-    times = np.asarray(model.plan().times[:, -1]) if times is None else times
-    return {
-        map_name(path) + name: np.asarray(gate)
-        for path, curve in nodes_of(model.transformer.blocks, Gated)
-        for name, gate in curve.modulators(times).items()
-    }
 
 
 def save_gates(model: LanguageModel, out: Path, place: str) -> None:
     """Keep the gates of the run at a place of an experiment, if its model has some."""
-    gates = gates_of(model) if model.integrator.has_grid else {}
-    if gates:
-        save_file(gates, loose_gates(out, place))
+    if model.integrator.has_grid:
+        times = np.asarray(model.plan().times[:, -1])
+        gates = modulators_of(model.transformer.blocks, times, Gated)
+        if gates:
+            save_file({name: np.asarray(gate) for name, gate in gates.items()}, loose_gates(out, place))
 
 
 @dataclass(frozen=True)

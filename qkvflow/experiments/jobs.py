@@ -8,7 +8,7 @@ from pathlib import Path
 from qkvflow.config import ConfigError, RunConfig
 from qkvflow.data import TokenDataset
 from qkvflow.experiments.matching import matched_run
-from qkvflow.experiments.plan import Arm, Plan, Sweep, with_learning_rate
+from qkvflow.experiments.plan import Arm, Plan, Sweep, rate_name, with_learning_rate
 from qkvflow.experiments.recording import run_of
 from qkvflow.experiments.records import Choices, Failed, Record
 from qkvflow.experiments.starts import started_run
@@ -143,7 +143,7 @@ def sweep_jobs(plan: Plan, out: Path) -> list[Job]:
     for (arm, _), run in planned_runs(plan, out, [plan.sweep.seed], texts).items():
         for rate in plan.sweep.learning_rates:
             tried = with_learning_rate(_sweep_run(run, plan.sweep), rate)
-            jobs.append(Job(arm, tried, out, f"sweep/{arm}/lr-{rate:g}", texts.digest(run)))
+            jobs.append(Job(arm, tried, out, f"sweep/{arm}/{rate_name(rate)}", texts.digest(run)))
     return jobs
 
 

@@ -19,27 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import load_file, save
+from safetensors.numpy import save
 
-from qkvflow.experiments import baselines
+from qkvflow.experiments import baselines, store
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.records import Failed, Json, record_of_json, record_to_json
-from qkvflow.experiments.store import (
-    GATES,
-    PACKED,
-    PACKED_GATES,
-    RECORD,
-    RUNS,
-    SWEEP,
-    Gates,
-    loose_gates,
-    loose_path,
-    loose_places,
-    packed,
-    packed_gates,
-    read_record,
-    recorded_plan,
+from qkvflow.experiments.records import (
+    Failed,
+    Json,
+    choices_of_json,
+    record_of_json,
+    record_to_json,
 )
+from qkvflow.experiments.store import Gates
 from qkvflow.files import FileError, read_json, write_bytes
 from qkvflow.lock import HeldError, locked
 
@@ -63,7 +54,7 @@ class Packed:
 
     def __str__(self) -> str:
         """What to print."""
-        said = f"{self.out}: {self.records} runs in {PACKED}, {self.removed} files removed."
+        said = f"{self.out}: {self.records} runs in {store.PACKED}, {self.removed} files removed."
         if self.unfinished:
             first, more = ", ".join(self.unfinished[:_NAMED]), len(self.unfinished) - _NAMED
             said += f" Not finished: {first}{f' and {more} more' if more > 0 else ''}."
@@ -76,16 +67,16 @@ def pack(out: Path) -> Packed:
     Raises:
         FileError: there is no experiment, a run is under way, or a record is damaged.
     """
-    plan = recorded_plan(out)
+    plan = store.recorded_plan(out)
     _check_nothing_is_under_way(out)
     contents, gates = _loose_contents(out), _loose_gates(out)
     if contents:
-        _write_lines(out, {place: entry.content for place, entry in packed(out).items()} | contents)
+        _write_lines(out, _packed_contents(out) | contents)
     if gates:
-        _write_gates(out, packed_gates(out) | gates)
+        _write_gates(out, store.packed_gates(out) | gates)
     removed = _remove_packed(out, contents, gates) + _remove_derived(out)
     _remove_claims(out)
-    runs = sum("/" in place for place in packed(out))
+    runs = sum("/" in place for place in store.packed(out))
     return Packed(out, runs, removed, tuple(_unfinished(plan, out)))
 
 
@@ -105,20 +96,25 @@ def _place_of(claim: Path, out: Path) -> str:
 
 def _loose_contents(out: Path) -> dict[str, Json]:
     """By place, what loose files hold, as it is packed: records in today's schema."""
-    patterns = (RUNS, SWEEP, "tuned", baselines.PLACE)
-    places = [place for pattern in patterns for place in loose_places(out, pattern, RECORD)]
-    return {place: _content(loose_path(out, place), place) for place in places}
+    patterns = (store.RUNS, store.SWEEP, "tuned", baselines.PLACE)
+    places = [place for pattern in patterns for place in store.loose_places(out, pattern, store.RECORD)]
+    return {place: _content(store.loose_path(out, place), place) for place in places}
 
 
 def _loose_gates(out: Path) -> dict[str, Gates]:
-    return {place: load_file(loose_gates(out, place)) for place in loose_places(out, RUNS, GATES)}
+    places = store.loose_places(out, store.RUNS, store.GATES)
+    return {place: store.load_gates(store.loose_gates(out, place)) for place in places}
 
 
 def _write_lines(out: Path, contents: Mapping[str, Json]) -> None:
     lines = [_line(place, contents[place]) for place in sorted(contents)]
-    write_bytes(out / PACKED, "".join(lines).encode())
-    if {place: entry.content for place, entry in packed(out).items()} != dict(contents):
-        raise FileError(f"{out / PACKED} is not what was written. Nothing was removed.")
+    write_bytes(out / store.PACKED, "".join(lines).encode())
+    if _packed_contents(out) != dict(contents):
+        raise FileError(f"{out / store.PACKED} is not what was written. Nothing was removed.")
+
+
+def _packed_contents(out: Path) -> dict[str, Json]:
+    return {place: entry.content for place, entry in store.packed(out).items()}
 
 
 def _line(place: str, content: Json) -> str:
@@ -128,23 +124,23 @@ def _line(place: str, content: Json) -> str:
 
 def _write_gates(out: Path, gates: Mapping[str, Gates]) -> None:
     named = {f"{place}/{name}": array for place, of in gates.items() for name, array in of.items()}
-    write_bytes(out / PACKED_GATES, save(dict(sorted(named.items()))))
-    if not _equal(load_file(out / PACKED_GATES), named):
-        raise FileError(f"{out / PACKED_GATES} is not what was written. Nothing was removed.")
+    write_bytes(out / store.PACKED_GATES, save(dict(sorted(named.items()))))
+    if not _equal(store.load_gates(out / store.PACKED_GATES), named):
+        raise FileError(f"{out / store.PACKED_GATES} is not what was written. Nothing was removed.")
 
 
 def _remove_packed(out: Path, contents: Mapping[str, Json], gates: Mapping[str, Gates]) -> int:
     """Remove loose files that are in the packed ones; not one that was written anew meanwhile."""
     removed = 0
     for place in sorted({*contents, *gates}):
-        record, of_gates = loose_path(out, place), loose_gates(out, place)
+        record, of_gates = store.loose_path(out, place), store.loose_gates(out, place)
         if not record.is_file() and not of_gates.is_file():
             continue
         with locked(record.with_name(f".{record.stem if '/' in place else 'tuned'}.claim")):
             if record.is_file() and _content(record, place) == contents.get(place):
                 record.unlink()
                 removed += 1
-            if of_gates.is_file() and _equal(load_file(of_gates), gates.get(place, {})):
+            if of_gates.is_file() and _equal(store.load_gates(of_gates), gates.get(place, {})):
                 of_gates.unlink()
                 removed += 1
         _remove_empty(record.parent, out)
@@ -154,7 +150,11 @@ def _remove_packed(out: Path, contents: Mapping[str, Json], gates: Mapping[str, 
 def _content(path: Path, place: str) -> Json:
     """What a loose file holds, as it is packed."""
     content = read_json(path)
-    return record_to_json(record_of_json(content, str(path))) if "/" in place else content
+    if "/" in place:
+        return record_to_json(record_of_json(content, str(path)))
+    if place == "tuned":
+        choices_of_json(content, str(path))  # refuses what are none
+    return content
 
 
 def _equal(first: Gates, second: Gates) -> bool:
@@ -179,7 +179,7 @@ def _is_shown(out: Path, picture: Path) -> bool:
 def _remove_claims(out: Path) -> None:
     """Remove what processes held while they made runs that are packed now; nobody will make these."""
     for claim in sorted(out.rglob(".*.claim")):
-        if _place_of(claim, out) in packed(out):
+        if _place_of(claim, out) in store.packed(out):
             with locked(claim):
                 (claim / ".lock").unlink()
             _remove_empty(claim, out)
@@ -197,6 +197,6 @@ def _unfinished(plan: Plan, out: Path) -> Iterator[str]:
     """Runs that the plan has and that did not finish."""
     for arm, seed in itertools.product(plan.names, plan.seeds):
         place = f"runs/{arm}/seed-{seed}"
-        record = read_record(out, place)
+        record = store.read_record(out, place)
         if record is None or isinstance(record, Failed):
             yield f"{place} ({'not run' if record is None else record.sentence})"

@@ -25,15 +25,28 @@ longer there. A run is made of an arm's table when it is to run.
 import contextlib
 import dataclasses
 import itertools
+import math
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from qkvflow.config import ConfigError, RunConfig, StartConfig, nearest, strict
+from qkvflow.config import ConfigError, RunConfig, nearest, strict
 from qkvflow.config.history import moved_run
-from qkvflow.config.strict import Config, Count, NotNegativeInt, Positive, from_dict, matches, to_dict
+from qkvflow.config.run_config import LARGEST_SEED, MOST_SEEDS
+from qkvflow.config.strict import (
+    Config,
+    Count,
+    Depth,
+    NotNegativeInt,
+    Positive,
+    from_dict,
+    matches,
+    shown,
+    to_dict,
+)
 from qkvflow.config.yaml_files import load_named, read_yaml
 
 PLANS = Path(__file__).parent / "plans"
@@ -42,6 +55,8 @@ Match = Literal["steps", "parameters", "flops"]
 """What arms can have in common with the reference."""
 Pair = tuple[str, str]
 """Two arms."""
+LONGEST_NAME = 100
+"""Characters of an arm's name."""
 _COMMON = ("tokenizer", "bpe_size", "documents", "batch_size", "length", "eval_tokens", "final_tokens")
 """Fields that no arm may have to itself: all read alike, and are judged alike."""
 
@@ -63,9 +78,13 @@ class Sweep(Config):
     def problems(self) -> list[str]:
         """Rates that are no range."""
         rates = list(self.learning_rates)
-        if len(rates) > 1 and rates == sorted(set(rates)) and rates[0] > 0:
-            return []
-        return [f"learning_rates is {rates}; expected at least two, rising, above 0."]
+        if len(rates) < 2 or rates != sorted(set(rates)) or not 0 < rates[0] <= rates[-1] < math.inf:
+            return [
+                f"learning_rates is {shown(rates)}; expected at least two, rising, above 0, finite."
+            ]
+        if len({*map(rate_name, rates)}) < len(rates):
+            return [f"learning_rates is {shown(rates)}; expected rates that differ in six digits."]
+        return []
 
 
 @strict
@@ -77,7 +96,7 @@ class ArmStart(Config):
 
     arm: str
     """DIR/ARM: an arm of the experiment in DIR, a directory beside this one, or an absolute path."""
-    depth: int | None = None
+    depth: Depth | None = None
     """Layers at which the weights of the base are sampled; None: its own depth, and its own curves."""
     train: Literal["all", "adapter", "embeddings_and_norms"] = "all"
     """Arrays that change; the others stay as they are, to the bit."""
@@ -94,10 +113,6 @@ class ArmStart(Config):
         """The run of a seed that an experiment in `out` starts from."""
         directory, _, arm = self.arm.rpartition("/")
         return out.parent / directory / "runs" / arm / f"seed-{seed}"
-
-    def of(self, checkpoint: str, digest: str) -> StartConfig:
-        """The start of a run, once its base is known."""
-        return StartConfig(checkpoint, digest, self.depth, self.train, self.also)
 
 
 @dataclass(frozen=True)
@@ -200,7 +215,7 @@ class Plan(Config):
             "reference": fields.get("reference", arms[0].name if arms else ""),
         }
         with _collected(problems):
-            plan = Plan(**{**fields, **read})
+            plan = Plan(**{**{str(name): value for name, value in fields.items()}, **read})
         if problems:
             problems += [problem for arm in arms for problem in arm.problems]
             raise ConfigError("This experiment cannot be made:", problems)
@@ -308,8 +323,9 @@ def read_plan(name: str) -> Plan:
     """
     path = Path(name)
     known = {file.stem: file for file in PLANS.glob("*.yaml")}
-    if name not in known and not path.suffix:
-        raise ConfigError("There is no such plan:", [f"{name!r}. {nearest(name, known)}"])
+    if name not in known and not path.suffix and not path.exists():
+        problem = f"{name!r}. {nearest(name, known)} Or name a YAML file."
+        raise ConfigError("There is no such plan:", [problem])
     content = read_yaml(known.get(name, path))
     load_named(content)
     try:
@@ -377,6 +393,7 @@ def _read_arms(base: Any, tables: Any, plugins: Any, problems: list[str]) -> tup
         for name, table in {"base": base, **tables}.items()
         if isinstance(table, Mapping) and "plugins" in table
     ]
+    problems += _name_problems([str(name) for name in tables])
     arms = []
     for name, changes in tables.items():
         with _collected(problems, str(name)):  # YAML reads a name like 1 as a number
@@ -384,9 +401,22 @@ def _read_arms(base: Any, tables: Any, plugins: Any, problems: list[str]) -> tup
     return tuple(arms)
 
 
+def _name_problems(names: Sequence[str]) -> Iterator[str]:
+    """A sentence for every arm whose directory would be that of another one, on some file systems."""
+    first: dict[str, str] = {}
+    for name in names:
+        other = first.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
+        if names.count(name) > 1:
+            yield f"arms: {name!r} stands there twice; give each arm a name of its own."
+        elif other != name:
+            yield f"arms: {other!r} and {name!r} would share a directory where case does not count."
+
+
 def _read_arm(name: str, base: Mapping[str, Any], changes: Any) -> Arm:
-    if not name.replace("_", "").replace("-", "").replace(".", "").isalnum():
-        raise ConfigError(name, ["this name cannot be a directory; use letters, digits, _ - ."])
+    plain = name.replace("_", "").replace("-", "").replace(".", "")
+    if not plain.isalnum() or len(name) > LONGEST_NAME:
+        rule = f"use up to {LONGEST_NAME} letters, digits, _ - ."
+        raise ConfigError(name, [f"this name cannot be a directory; {rule}"])
     if changes is not None and not isinstance(changes, Mapping):
         raise ConfigError(name, [f"{changes!r} is no table; expected what differs from base."])
     different = dict(changes or {})
@@ -397,11 +427,14 @@ def _read_arm(name: str, base: Mapping[str, Any], changes: Any) -> Arm:
     ]
     if {"seed", "seeds"} & {*base, *different}:
         problems.append("seed and seeds are those of the experiment; leave them out.")
-    of = {what: different.pop(what, None) for what in ("parameters_of", "flops_of")}
-    start = None
-    with _collected(problems, "start"):
-        table = different.pop("start", None)
-        start = None if table is None else from_dict(ArmStart, table)
+    given = {what: different.pop(what, None) for what in ("parameters_of", "flops_of")}
+    of = {what: None if other is None else str(other) for what, other in given.items()}
+    start, table = None, different.pop("start", None)
+    if not isinstance(table, Mapping | None):
+        problems.append(f"start is {shown(table)}; expected a table of arm, depth, train and also.")
+    elif table is not None:
+        with _collected(problems, "start"):
+            start = from_dict(ArmStart, table)
     if problems:
         raise ConfigError(name, problems)
     return Arm(name, moved_run(merged(base, different)), **of, start=start, changes=dict(changes or {}))
@@ -409,11 +442,15 @@ def _read_arm(name: str, base: Mapping[str, Any], changes: Any) -> Arm:
 
 def _read_seeds(given: Any, problems: list[str]) -> tuple[int, ...]:
     """How many seeds, or a list of them."""
-    if matches(given, int) and given >= 1:
+    if matches(given, int) and 1 <= given <= MOST_SEEDS:
         return tuple(range(given))
     seeds = tuple(given) if isinstance(given, list) else ()
-    if not seeds or not all(matches(s, int) and s >= 0 for s in seeds) or len({*seeds}) < len(seeds):
-        problems.append(f"seeds is {given!r}; expected how many, or a list of different ones.")
+    are_seeds = all(matches(seed, int) and 0 <= seed <= LARGEST_SEED for seed in seeds)
+    if not are_seeds or not len({*seeds}) == len(seeds) <= MOST_SEEDS or not seeds:
+        problems.append(
+            f"seeds is {shown(given)}; expected how many, up to {MOST_SEEDS:,}, or a list of different "
+            f"ones, from 0 to {LARGEST_SEED}."
+        )
         return ()
     return seeds
 
@@ -433,6 +470,11 @@ def _read_contrasts(given: Any, problems: list[str]) -> tuple[Pair, ...] | None:
         problems.append(f"contrasts is {given!r}; expected a list of pairs, [[ARM, ARM], ...].")
         return None
     return tuple((str(first), str(second)) for first, second in given)
+
+
+def rate_name(rate: float) -> str:
+    """What the run of a sweep with a learning rate is called."""
+    return f"lr-{rate:g}"
 
 
 def with_learning_rate(run: RunConfig, rate: float) -> RunConfig:

@@ -37,7 +37,7 @@ def finished_record(
     metrics = read_metrics(out / "metrics.jsonl")
     final = [record for record in metrics if record["kind"] == "final"][-1]
     memory = [record["memory_bytes"] for record in metrics if record["kind"] == "compiled"]
-    losses = [final["loss"]] + ([] if test is None else [test.loss])
+    losses = [final["loss"], final["bits_per_byte"]] + ([] if test is None else [test.loss])
     if not all(loss is not None and math.isfinite(loss) for loss in losses):
         raise TrainingError("The loss is not finite at the end; try a smaller learning rate.")
     return Finished(
@@ -104,7 +104,7 @@ def costs_of(run: RunConfig, vocab_size: int) -> Costs:
 def milliseconds_per_step(metrics: Sequence[dict[str, Any]]) -> float:
     """The median over the intervals between lines of the curve, within one process.
 
-    Of a run with a single line it is the mean over its steps.
+    Of a run with a single line or none it is the mean over its steps.
     """
     places: list[tuple[int, float] | None] = [
         (record["step"], record["seconds"]) if record["kind"] == "train" else None
@@ -118,5 +118,5 @@ def milliseconds_per_step(metrics: Sequence[dict[str, Any]]) -> float:
     ]
     if speeds:
         return 1e3 * float(np.median(speeds))
-    last = [record for record in metrics if record["kind"] == "train"][-1]
-    return 1e3 * last["seconds"] / last["step"]
+    last = [record for record in metrics if record["kind"] in ("train", "final")][-1]
+    return 1e3 * last["seconds"] / max(last["step"], 1)

@@ -11,11 +11,19 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from qkvflow.config import history
-from qkvflow.config.strict import to_dict
+from qkvflow.config.strict import describe, matches, shown, to_dict, type_problems
 from qkvflow.files import FileError
 
 SCHEMA = 2
 """Of the records that are written now; older ones are read."""
+_REPORTED: dict[str, Any] = {
+    "data": str,
+    "steps": int,
+    "length": int,
+    "optimizer.learning_rate": float,
+    "architecture.hidden_dim": int,
+}
+"""Settings of a run that a report needs, with their types."""
 T = TypeVar("T")
 Json = dict[str, Any]
 
@@ -164,6 +172,9 @@ def _record(content: Json) -> Record:
         )
     layout = content["layout"] if schema > 1 else 1
     run, origin = history.current_run(content["run"], layout), _part(Origin, content)
+    _check_run(run)
+    if content["status"] not in ("finished", "failed"):
+        raise ValueError(f"its status is {shown(content['status'])}")
     if content["status"] == "failed":
         return _part(Failed, {**content, "run": run, "origin": origin})
     read = {
@@ -172,7 +183,7 @@ def _record(content: Json) -> Record:
         "valid": _part(Evaluation, content["valid"]),
         "test": content["test"] and _part(Evaluation, content["test"]),
         "costs": _part(Costs, content),
-        "curve": tuple(Point(*point) for point in content["curve"]),
+        "curve": tuple(map(_point, content["curve"])),
         "notes": tuple(content["notes"]),
     }
     return _part(Finished, {**content, **read})
@@ -182,7 +193,31 @@ def _part(kind: type[T], content: Json) -> T:
     """The fields of a dataclass, out of a table that has others, too; what has a default may lack."""
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
     given = [f.name for f in fields if f.name in content or f.default is dataclasses.MISSING]
-    return kind(**{name: content[name] for name in given})
+    return checked(kind(**{name: content[name] for name in given}))
+
+
+def checked(part: T) -> T:
+    """A dataclass, if its fields are of their types."""
+    if problems := type_problems(part):
+        raise ValueError(" ".join(problems).removesuffix("."))
+    return part
+
+
+def _check_run(run: Json) -> None:
+    """Refuse settings without those that a report is made of."""
+    tables = {"": run, "optimizer.": run["optimizer"], "architecture.": run["architecture"]}
+    for path, kind in _REPORTED.items():
+        table, _, name = path.rpartition(".")
+        value = tables[f"{table}." if table else ""][name]
+        if not matches(value, kind):
+            raise ValueError(f"run.{path} is {shown(value)}; expected {describe(kind)}")
+
+
+def _point(values: Any) -> Point:
+    point = Point(*values)
+    if not matches(tuple(point), tuple[int, float, float]):
+        raise ValueError(f"curve has {shown(values)}; expected step, seconds and loss")
+    return point
 
 
 @dataclass(frozen=True)
@@ -230,7 +265,7 @@ def choices_of_json(content: Any, where: str) -> dict[str, Choice]:
 
 def _choices(content: Json) -> dict[str, Choice]:
     return {
-        arm: Choice(entry["learning_rate"], entry["inside"], tuple(map(tuple, entry["sweep"])))
+        arm: checked(Choice(entry["learning_rate"], entry["inside"], tuple(map(tuple, entry["sweep"]))))
         for arm, entry in content.items()
     }
 

@@ -8,11 +8,11 @@ from typing import Any
 from qkvflow.experiments import figures, tables
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Failed, Finished, Record, finished
-from qkvflow.experiments.results import Experiment, Results
-from qkvflow.experiments.summary import Comparison
-from qkvflow.files import write_text
+from qkvflow.experiments.results import Experiment
+from qkvflow.experiments.summary import Comparison, Summary
+from qkvflow.files import file_errors, write_text
 from qkvflow.report.page import Heading, Item, Paragraph, Picture, write_both
-from qkvflow.report.table import to_latex
+from qkvflow.report.table import of_markdown, to_latex
 
 MOST_PAIRS = 60
 """Exploratory pairs that a page has room for."""
@@ -23,25 +23,24 @@ IN_TEXT = ("efficiency_with_error", "learning_curves", "forest")
 def experiment_page(title: str, experiment: Experiment, pictures: Mapping[str, Path]) -> list[Item]:
     """All of an experiment, in the order in which a reader asks."""
     plan, records, baselines = experiment.plan, experiment.records, experiment.baselines
-    results, length = experiment.results, experiment.records[0].run["length"]
     page: list[Item] = [Heading(title, 1), Paragraph(_what(plan, records))]
-    page.append(tables.losses(results.summary, baselines, length))
+    page.append(tables.losses(experiment.summary, baselines, records[0].run["length"]))
     page += _pictures(pictures, "statistical_performance", "efficiency_with_error", "learning_curves")
-    if baselines and results.summary:
+    if baselines and experiment.summary:
         page.append(tables.passed(records, baselines))
-    if results.tests:
-        page.append(tables.differences(plan, results.tests))
+    if experiment.tests:
+        page.append(tables.differences(plan, experiment.tests))
     page += _pictures(pictures, "forest")
-    if results.on_test:
-        page.append(tables.differences(plan, results.on_test))
-    page += _exploratory(plan, results.exploratory)
-    page.append(tables.settings(plan, results.summary))
-    page.append(tables.costs_of(results.summary, plan.reference))
+    if experiment.on_test:
+        page.append(tables.differences(plan, experiment.on_test))
+    page += _exploratory(plan, experiment.exploratory)
+    page.append(tables.settings(plan, experiment.summary))
+    page.append(tables.costs_of(experiment.summary, plan.reference))
     if experiment.gates:
         page += [tables.gates(experiment.gates), *_pictures(pictures, "gates")]
     if experiment.choices:
         page += [tables.sweep(experiment.choices), *_pictures(pictures, "sweep")]
-    return page + _origin(records, results.failures)
+    return page + _origin(records, experiment.failures)
 
 
 def _exploratory(plan: Plan, tests: Sequence[Comparison]) -> list[Item]:
@@ -137,35 +136,35 @@ def _pictures(pictures: Mapping[str, Path], *names: str) -> list[Item]:
 
 def draw_all(experiment: Experiment, directory: Path) -> dict[str, Path]:
     """Draw every figure that the records allow; their png files by name."""
-    results, plan, drawn = experiment.results, experiment.plan, []
-    if results.summary:
-        figures.draw_performance(results.summary, directory, experiment.baselines)
-        figures.draw_speed(results.summary, directory)
+    summary, plan, drawn = experiment.summary, experiment.plan, []
+    if summary:
+        figures.draw_performance(summary, directory, experiment.baselines)
+        figures.draw_speed(summary, directory)
         drawn += ["statistical_performance", "speed_comparison"]
-    if 0 < len(results.summary) <= figures.MOST:
-        figures.draw_efficiency(results.summary, directory)
+    if 0 < len(summary) <= figures.MOST:
+        figures.draw_efficiency(summary, directory)
         figures.draw_curves(experiment.records, directory, experiment.baselines, plan.reference)
         drawn += ["efficiency_with_error", "learning_curves"]
     reference = plan.reference if plan.contrasts is None else None
-    if any(reference in (None, test.first, test.second) for test in results.tests):
-        figures.draw_forest(results.tests, reference, directory)
+    if any(reference in (None, test.first, test.second) for test in experiment.tests):
+        figures.draw_forest(experiment.tests, reference, directory)
         drawn += ["forest"]
     if experiment.choices:
         figures.draw_sweep(experiment.choices, directory)
         drawn += ["sweep"]
     if experiment.gates:
-        arm = min(experiment.gates, key=lambda name: results.summary[name].loss.mean)
+        arm = min(experiment.gates, key=lambda name: summary[name].loss.mean)
         seed, gates = next(iter(experiment.gates[arm].items()))
         figures.draw_gates(gates, f"{arm}, seed {seed}", directory)
         drawn += ["gates"]
     return {name: directory / f"{name}.png" for name in drawn}
 
 
-def write_table(results: Results, path: Path) -> None:
+def write_table(summary: Mapping[str, Summary], path: Path) -> None:
     """The tables of losses and of costs as LaTeX."""
-    reached = tables.losses(results.summary, {})
+    reached = tables.losses(summary, {})
     heads = ("model", "MFLOP per token", "memory, MB", "ms per step")
-    costs = tables.costs_of(results.summary, "").only(*heads)
+    costs = tables.costs_of(summary, "").only(*heads)
     write_text(path, to_latex(reached.beside(costs)))
 
 
@@ -187,11 +186,21 @@ def page_of_several(
     title: str, experiments: Sequence[Experiment], pictures: Sequence[Mapping[str, Path]]
 ) -> list[Item]:
     """A table of their losses, then one after the other, each under its directory's name."""
-    losses = {name_of(experiment.out): experiment.results for experiment in experiments}
+    losses = {name_of(experiment.out): experiment.summary for experiment in experiments}
     page: list[Item] = [Heading(title, 1), tables.side_by_side(losses)]
     for experiment, drawn in zip(experiments, pictures, strict=True):
         page += experiment_page(name_of(experiment.out), experiment, drawn)
     return page
+
+
+def title_of(directory: Path) -> str:
+    """The title of the page in a directory, so that a page made anew keeps it; else its name."""
+    page = directory / "report.md"
+    if not page.is_file():
+        return name_of(directory)
+    with file_errors(f"{page} cannot be read", "Remove it; it is made anew."):
+        first = page.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+    return of_markdown(first.removeprefix("# ")) if first.startswith("# ") else name_of(directory)
 
 
 def name_of(directory: Path) -> str:

@@ -14,10 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from qkvflow.config import ConfigError
 from qkvflow.config.strict import to_dict
+from qkvflow.config.yaml_files import yaml_text
+from qkvflow.experiments import store
 from qkvflow.experiments.baselines import read_baselines
 from qkvflow.experiments.plan import Arm, Pair, Plan
 from qkvflow.experiments.records import (
@@ -32,15 +32,7 @@ from qkvflow.experiments.records import (
     record_of_json,
     record_to_json,
 )
-from qkvflow.experiments.store import (
-    RUNS,
-    SWEEP,
-    Gates,
-    gates_like,
-    places_like,
-    read_place,
-    recorded_plan,
-)
+from qkvflow.experiments.store import Gates
 from qkvflow.experiments.summary import (
     Comparison,
     Summary,
@@ -50,29 +42,6 @@ from qkvflow.experiments.summary import (
 )
 from qkvflow.files import FileError, write_bytes, write_json, write_text
 from qkvflow.lock import waiting
-
-
-@dataclass(frozen=True)
-class Results:
-    """What the runs of an experiment say together."""
-
-    summary: dict[str, Summary]
-    """Every arm that has a finished run."""
-    tests: list[Comparison]
-    """On the valid split."""
-    on_test: list[Comparison]
-    """The same on the test split, where it was opened."""
-    exploratory: list[Comparison]
-    """Other pairs than the contrasts of the plan, on the valid split; not corrected."""
-    failures: list[Failed]
-
-    def summary_to_json(self) -> dict[str, Json]:
-        """What OUT/statistics_summary.json has."""
-        return {arm: row.to_json() for arm, row in self.summary.items()}
-
-    def tests_to_json(self) -> list[Json]:
-        """What OUT/significance_tests.json has."""
-        return [test.to_json() for test in self.tests + self.on_test + self.exploratory]
 
 
 @dataclass(frozen=True)
@@ -90,22 +59,40 @@ class Experiment:
     @cached_property
     def gates(self) -> dict[str, dict[int, Gates]]:
         """Of every arm that has some, those of its finished runs by seed."""
-        kept, found = gates_like(self.out, RUNS), dict[str, dict[int, Gates]]()
+        kept, found = store.gates_like(self.out, store.RUNS), dict[str, dict[int, Gates]]()
         for run in finished(self.records):
             if (place := f"runs/{run.arm}/seed-{run.seed}") in kept:
                 found.setdefault(run.arm, {})[run.seed] = kept[place]
         return found
 
     @cached_property
-    def results(self) -> Results:
-        """The numbers."""
-        return Results(
-            statistics_summary(self.records),
-            significance_tests(self.plan, self.records),
-            significance_tests(self.plan, self.records, "test"),
-            exploratory_tests(self.plan, self.records),
-            [record for record in self.records if isinstance(record, Failed)],
-        )
+    def summary(self) -> dict[str, Summary]:
+        """Every arm that has a finished run."""
+        return statistics_summary(self.records)
+
+    @cached_property
+    def tests(self) -> list[Comparison]:
+        """The pairs that the plan is about, on the valid split."""
+        return significance_tests(self.plan, self.records)
+
+    @cached_property
+    def on_test(self) -> list[Comparison]:
+        """The same on the test split, where it was opened."""
+        return significance_tests(self.plan, self.records, "test")
+
+    @cached_property
+    def exploratory(self) -> list[Comparison]:
+        """Other pairs than the contrasts of the plan, on the valid split; not corrected."""
+        return exploratory_tests(self.plan, self.records)
+
+    @property
+    def failures(self) -> list[Failed]:
+        """The runs that ended with an error."""
+        return [record for record in self.records if isinstance(record, Failed)]
+
+    def summary_to_json(self) -> dict[str, Json]:
+        """What OUT/statistics_summary.json has."""
+        return {arm: row.to_json() for arm, row in self.summary.items()}
 
 
 def save_plan(plan: Plan, out: Path, reference: str | None = None) -> None:
@@ -116,12 +103,13 @@ def save_plan(plan: Plan, out: Path, reference: str | None = None) -> None:
 
     Raises:
         FileError: it is of another experiment.
+        ConfigError: an arm cannot lie beside those that are there.
     """
     path = out / "plan.yaml"
     with waiting(out / ".plan.claim"):
         fields = dict(plan.fields)
         if path.is_file():
-            there = recorded_plan(out)
+            there = store.recorded_plan(out)
             if changed := "; ".join(_changed(there, plan)):
                 raise FileError(
                     f"{out} is of another experiment: {changed}. Choose another directory with --out."
@@ -131,7 +119,8 @@ def save_plan(plan: Plan, out: Path, reference: str | None = None) -> None:
             if there.contrasts is not None:
                 pairs = dict.fromkeys((*there.contrasts, *(plan.contrasts or ())))
                 fields["contrasts"] = [list(pair) for pair in pairs]
-        write_text(path, yaml.safe_dump(fields, sort_keys=False))
+        Plan.of(fields)  # refuses arms that cannot lie beside those that are there
+        write_text(path, yaml_text(fields))
 
 
 def _changed(there: Plan, here: Plan) -> list[str]:
@@ -178,9 +167,9 @@ def read_experiment(out: Path) -> Experiment:
     Raises:
         FileError: no experiment, or none of its runs has ended.
     """
-    plan = recorded_plan(out)
+    plan = store.recorded_plan(out)
     order = {name: i for i, name in enumerate(plan.names)}
-    places = [place for place in places_like(out, RUNS) if place.split("/")[1] in order]
+    places = [place for place in store.places_like(out, store.RUNS) if place.split("/")[1] in order]
     if not places:
         raise FileError(f"{out} has no run that has ended. Run qkvflow experiment run first.")
     places.sort(key=lambda place: order[place.split("/")[1]])
@@ -202,7 +191,7 @@ _Read = dict[str, tuple[str, Record]]
 
 
 def _read(out: Path, places: list[str]) -> _Read:
-    entries = {place: entry for place in places if (entry := read_place(out, place)) is not None}
+    entries = {place: entry for place in places if (entry := store.read_place(out, place)) is not None}
     return {
         place: (entry.where, record_of_json(entry.content, entry.where))
         for place, entry in entries.items()
@@ -211,12 +200,12 @@ def _read(out: Path, places: list[str]) -> _Read:
 
 def read_sweep(out: Path) -> list[Record]:
     """The records of the runs that the learning rates of an experiment were chosen by."""
-    return [record for _, record in _read(out, places_like(out, SWEEP)).values()]
+    return [record for _, record in _read(out, store.places_like(out, store.SWEEP)).values()]
 
 
 def read_choices(out: Path) -> dict[str, Choice]:
     """The learning rates of an experiment by arm, as far as they are chosen."""
-    entry = read_place(out, "tuned")
+    entry = store.read_place(out, "tuned")
     return {} if entry is None else choices_of_json(entry.content, entry.where)
 
 
@@ -294,16 +283,15 @@ def unlike(planned: Json, run: Json, path: str = "") -> list[str]:
     return found
 
 
-def write_results(experiment: Experiment) -> Results:
+def write_results(experiment: Experiment) -> None:
     """Write summary and tests; also the runs by seed, as JSON and as pickle.
 
     Pickles are there for programs that expect them. Nothing in this package ever reads one.
     """
-    results, out = experiment.results, experiment.out
-    write_json(out / "statistics_summary.json", results.summary_to_json())
-    write_json(out / "significance_tests.json", results.tests_to_json())
+    out, tests = experiment.out, experiment.tests + experiment.on_test + experiment.exploratory
+    write_json(out / "statistics_summary.json", experiment.summary_to_json())
+    write_json(out / "significance_tests.json", [test.to_json() for test in tests])
     for seed in sorted({record.seed for record in experiment.records}):
         of_seed = {r.arm: record_to_json(r) for r in experiment.records if r.seed == seed}
         write_json(out / f"seed_{seed}.json", of_seed)
         write_bytes(out / f"seed_{seed}.pkl", pickle.dumps(of_seed))
-    return results

@@ -13,18 +13,10 @@ from pathlib import Path
 from safetensors.numpy import save_file
 
 from qkvflow.config import RunConfig
+from qkvflow.experiments import store
 from qkvflow.experiments.jobs import Job
 from qkvflow.experiments.recording import run_of
 from qkvflow.experiments.records import Finished
-from qkvflow.experiments.store import (
-    RUNS,
-    SWEEP,
-    gates_like,
-    loose_gates,
-    places_like,
-    read_record,
-    write_record,
-)
 from qkvflow.lock import HeldError, locked
 
 _Source = tuple[Path, str, Finished]
@@ -48,19 +40,19 @@ def take_over(jobs: Sequence[Job], others: Sequence[Path]) -> None:
 def _take(job: Job, out: Path, place: str, record: Finished) -> None:
     if job.record() is not None:  # since it was looked for, another process has finished it
         return
-    gates = gates_like(out, place).get(place)
+    gates = store.gates_like(out, place).get(place)
     if gates is not None and job.keep_gates:
-        save_file(gates, loose_gates(job.root, job.place))
+        save_file(gates, store.loose_gates(job.root, job.place))
     origin = dataclasses.replace(record.origin, taken_from=f"{out.name}/{place}")
-    write_record(job.root, job.place, dataclasses.replace(record, arm=job.arm, origin=origin))
+    store.write_record(job.root, job.place, dataclasses.replace(record, arm=job.arm, origin=origin))
 
 
 def _finished_runs(others: Sequence[Path]) -> dict[str, list[_Source]]:
     """The finished runs of experiments, by what decides the numbers of a run."""
     found: dict[str, list[_Source]] = {}
     for out in (other.resolve() for other in others):
-        for place in (*places_like(out, SWEEP), *places_like(out, RUNS)):
-            record = read_record(out, place)
+        for place in (*store.places_like(out, store.SWEEP), *store.places_like(out, store.RUNS)):
+            record = store.read_record(out, place)
             run = run_of(record) if isinstance(record, Finished) else None
             if isinstance(record, Finished) and run is not None:
                 key = _key(run, record.data_digest)

@@ -26,11 +26,12 @@ from qkvflow.experiments.records import Choice, Choices, Failed, Record, choices
 from qkvflow.experiments.results import read_choices, save_plan
 from qkvflow.experiments.reuse import take_over
 from qkvflow.experiments.store import loose_path, recorded_plan, write_record
-from qkvflow.files import write_json
+from qkvflow.files import set_aside, write_json
 from qkvflow.lock import HeldError, locked, waiting
 from qkvflow.provenance import now
-from qkvflow.train import Sink, evaluate, load_model, train
-from qkvflow.train.resume import open_data
+from qkvflow.train import Sink, evaluate, load_model, read_metrics, train
+from qkvflow.train.resume import final_damage, open_data
+from qkvflow.train.run_files import checkpoint_paths
 
 _HERE = Path(__file__).parents[2]
 """Where the package lies, which is nobody's business in a record."""
@@ -161,6 +162,7 @@ def _attempt(job: Job, watcher: Watcher) -> Record:
 def _finish(job: Job, sinks: Sequence[Sink], began: str) -> Record:
     data = open_data(job.run)
     known = costs_of(job.run, data.tokenizer.vocab_size)  # before training: not every arm has any
+    _set_aside_what_is_lost(job.out)
     outcome = train(job.run, job.out, sinks)
     if outcome.asked_to_stop:
         raise StoppedError(f"Stopped in {job.out}; the same command goes on from there.")
@@ -174,6 +176,18 @@ def _finish(job: Job, sinks: Sequence[Sink], began: str) -> Record:
         save_gates(model, job.root, job.place)
     shutil.rmtree(job.out / "checkpoints", ignore_errors=True)
     return record
+
+
+def _set_aside_what_is_lost(out: Path) -> None:
+    """Set aside a trained model that no record can be made of any more, so that it is trained again.
+
+    One that is damaged is mended from a checkpoint if there is one; its curve is not.
+    """
+    if not (out / "final").is_dir():
+        return
+    has_end = any(record["kind"] == "final" for record in read_metrics(out / "metrics.jsonl"))
+    if not has_end or (final_damage(out) and not checkpoint_paths(out / "checkpoints")):
+        set_aside(out / "final")
 
 
 def tune(

@@ -9,11 +9,7 @@ from qkvflow.experiments.recording import run_of
 from qkvflow.experiments.records import Finished
 from qkvflow.experiments.store import read_record, recorded_plan
 from qkvflow.files import FileError
-from qkvflow.models.named import FLOW
-from qkvflow.models.paths import arrays_of
-from qkvflow.models.storage import arrays_digest
-from qkvflow.train import load_model, read_tokenizer
-from qkvflow.train.start import starting_shapes, trained_paths
+from qkvflow.train.start import settings_of_start
 
 
 def started_run(arm: Arm, start: ArmStart, seed: int, out: Path) -> RunConfig:
@@ -27,27 +23,16 @@ def started_run(arm: Arm, start: ArmStart, seed: int, out: Path) -> RunConfig:
     run = dataclasses.replace(arm.run, seed=seed)
     final = start.place(out, seed) / "final"
     if final.is_dir():
-        return _from(run, start, str(final))
+        found = settings_of_start(
+            str(final), start.depth, run.architecture.adapter, start.train, start.also
+        )
+        return dataclasses.replace(run, **found)
     record = read_record(out, f"runs/{arm.name}/seed-{seed}")
     done = run_of(record) if isinstance(record, Finished) else None
     if done is None:
         raise ConfigError("This arm has no start:", [_what_is_missing(start, seed, out)])
     own = ("model", "tokenizer", "architecture", "start")
     return dataclasses.replace(run, **{name: getattr(done, name) for name in own})
-
-
-def _from(run: RunConfig, start: ArmStart, checkpoint: str) -> RunConfig:
-    base = load_model(checkpoint)
-    model = starting_shapes(base, start.depth, run.architecture.adapter, checkpoint)
-    found = start.of(checkpoint, arrays_digest(arrays_of(base)))
-    trained_paths(model, found)
-    return dataclasses.replace(
-        run,
-        model=FLOW if model.preset is None else model.preset.name,
-        tokenizer=read_tokenizer(checkpoint).kind,
-        architecture=model.config,
-        start=found,
-    )
 
 
 def _what_is_missing(start: ArmStart, seed: int, out: Path) -> str:

@@ -8,19 +8,20 @@ Both may be there at once; a loose file is newer than a line of the same place.
 """
 
 import functools
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from qkvflow.config.strict import shown
 from qkvflow.config.yaml_files import read_yaml
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Record, reading, record_of_json, record_to_json
-from qkvflow.files import FileError, read_json, write_json
+from qkvflow.files import FileError, file_errors, parse_json, read_json, state_of, write_json
 
 PACKED = "records.jsonl"
 PACKED_GATES = "gates.safetensors"
@@ -41,7 +42,8 @@ def recorded_plan(out: Path) -> Plan:
     path = out / "plan.yaml"
     if not path.is_file():
         raise FileError(
-            f"{out} is no experiment: it has no plan.yaml. Run qkvflow experiment run first."
+            f"{out} is no experiment: it {state_of(out, 'has no plan.yaml')}. Name the --out of a "
+            "qkvflow experiment run."
         )
     return reading(Plan.of, read_yaml(path), str(path), "the plan of an experiment")
 
@@ -109,14 +111,18 @@ def packed(out: Path) -> dict[str, Entry]:
 
 @functools.lru_cache(maxsize=16)
 def _lines(path: Path, _version: tuple[int, ...]) -> dict[str, Entry]:
-    lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+    with file_errors(f"{path} cannot be read"):
+        lines = enumerate(path.read_bytes().splitlines(), start=1)
     return dict(_entry(line, f"{path}, line {number},") for number, line in lines)
 
 
-def _entry(line: str, where: str) -> tuple[str, Entry]:
+def _entry(line: bytes, where: str) -> tuple[str, Entry]:
     try:
-        fields = json.loads(line)
-        return fields["place"], Entry(fields["content"], where)
+        fields = parse_json(line)
+        place, content = fields["place"], fields["content"]
+        if not isinstance(place, str):
+            raise TypeError(f"place is {shown(place)}")
+        return place, Entry(content, where)
     except (ValueError, KeyError, TypeError) as error:
         raise FileError(f"{where} is damaged: {error}. Restore the file.") from error
 
@@ -130,7 +136,7 @@ def gates_like(out: Path, pattern: str) -> dict[str, Gates]:
     """By place, the gates of all runs of a pattern that have some."""
     in_one_file = packed_gates(out)
     return {
-        place: load_file(path) if (path := loose_gates(out, place)).is_file() else in_one_file[place]
+        place: load_gates(path) if (path := loose_gates(out, place)).is_file() else in_one_file[place]
         for place in _ordered(out, pattern, GATES, in_one_file)
     }
 
@@ -141,7 +147,15 @@ def packed_gates(out: Path) -> dict[str, Gates]:
     if not path.is_file():
         return {}
     found: dict[str, Gates] = {}
-    for name, array in sorted(load_file(path).items()):
+    for name, array in sorted(load_gates(path).items()):
         place, _, of = name.rpartition("/")
         found.setdefault(place, {})[of] = array
     return found
+
+
+def load_gates(path: Path) -> Gates:
+    """The arrays of a file of gates."""
+    try:
+        return load_file(path)
+    except (OSError, KeyError, TypeError, SafetensorError) as error:
+        raise FileError(f"{path} holds no gates: {error}. Restore the file.") from error

@@ -14,43 +14,19 @@ import numpy as np
 from qkvflow import statistics
 from qkvflow.experiments.plan import Pair, Plan
 from qkvflow.experiments.records import Costs, Failed, Finished, Json, Point, Record, by_arm, finished
-from qkvflow.statistics import Interval
+from qkvflow.statistics import Interval, Sample, summarise
 
 
-@dataclass(frozen=True)
-class Sample:
-    """The losses of the runs of an arm on a split."""
-
-    values: tuple[float, ...]
-    spread: statistics.Summary | None
-    """Deviation and intervals; None: of one run there are none."""
-
-    @staticmethod
-    def of(losses: Sequence[float]) -> "Sample":
-        """What these losses say."""
-        return Sample(tuple(losses), statistics.summarise(losses) if len(losses) > 1 else None)
-
-    @property
-    def mean(self) -> float:
-        """Over seeds."""
-        return float(np.mean(self.values))
-
-    @property
-    def half_width(self) -> float | None:
-        """Of Student's 95% interval."""
-        return None if self.spread is None else self.spread.t.half_width
-
-    def to_json(self, name: str) -> Json:
-        """With the names of the first version."""
-        spread = self.spread
-        return {
-            f"{name}_mean": self.mean,
-            f"{name}_std": spread and spread.deviation,
-            f"{name}_ci95": self.half_width,
-            f"{name}_ci95_range": spread and _ends(spread.t),
-            f"{name}_bca95_range": spread and _ends(spread.bca),
-            "all_losses" if name == "loss" else f"all_{name}es": list(self.values),
-        }
+def sample_to_json(sample: Sample, name: str) -> Json:
+    """A sample with the names of the first version."""
+    return {
+        f"{name}_mean": sample.mean,
+        f"{name}_std": sample.deviation,
+        f"{name}_ci95": sample.half_width,
+        f"{name}_ci95_range": sample.t and _ends(sample.t),
+        f"{name}_bca95_range": sample.bca and _ends(sample.bca),
+        "all_losses" if name == "loss" else f"all_{name}es": list(sample.values),
+    }
 
 
 @dataclass(frozen=True)
@@ -85,9 +61,9 @@ class Summary:
             first.run["steps"],
             first.learning_rate,
             tuple(run.seed for run in runs),
-            Sample.of([run.valid.loss for run in runs]),
-            Sample.of([run.curve[0].loss for run in runs]) if first.run.get("start") else None,
-            Sample.of(opened) if len(opened) == len(runs) else None,
+            summarise([run.valid.loss for run in runs]),
+            summarise([run.curve[0].loss for run in runs]) if first.run.get("start") else None,
+            summarise(opened) if len(opened) == len(runs) else None,
             float(np.mean([run.valid.bits_per_byte for run in runs])),
             tuple(run.ms_per_step for run in runs),
             failed_seeds,
@@ -117,8 +93,8 @@ class Summary:
             "learning_rate": self.learning_rate,
             "num_seeds": len(self.seeds),
             "seeds": list(self.seeds),
-            **self.loss.to_json("loss"),
-            **({} if self.test is None else self.test.to_json("test_loss")),
+            **sample_to_json(self.loss, "loss"),
+            **({} if self.test is None else sample_to_json(self.test, "test_loss")),
             "bits_per_byte": self.bits_per_byte,
             "perplexity": self.perplexity,
             "speed_mean": float(np.mean(speeds)),

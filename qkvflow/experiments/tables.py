@@ -2,20 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
-from qkvflow.experiments.gates import Gates, gate_use
+from qkvflow.experiments.gates import gate_use
 from qkvflow.experiments.plan import Arm, Plan
 from qkvflow.experiments.records import Choice, Choices, Costs, Record
-from qkvflow.experiments.results import Results
-from qkvflow.experiments.summary import (
-    Comparison,
-    Sample,
-    Summary,
-    finite,
-    pareto_optimal,
-    steps_below,
-)
+from qkvflow.experiments.store import Gates
+from qkvflow.experiments.summary import Comparison, Summary, finite, pareto_optimal, steps_below
 from qkvflow.report.table import Row, Table
-from qkvflow.statistics import ALPHA, Interval, smallest_p_value
+from qkvflow.statistics import ALPHA, Interval, Sample, smallest_p_value
 
 _Summaries = Mapping[str, Summary]
 _OVER_SEEDS = "mean over seeds and half of Student's 95% interval"
@@ -63,10 +56,10 @@ def losses(summary: _Summaries, baselines: Mapping[str, float], length: int | No
     return Table(heads, tuple(rows), "Loss", note)
 
 
-def side_by_side(experiments: Mapping[str, Results]) -> Table:
+def side_by_side(experiments: Mapping[str, _Summaries]) -> Table:
     """The losses of several experiments, model by model."""
-    names = dict.fromkeys(name for results in experiments.values() for name in results.summary)
-    found = [results.summary for results in experiments.values()]
+    names = dict.fromkeys(name for summary in experiments.values() for name in summary)
+    found = experiments.values()
     rows = tuple(
         (name, *(mean_and_half(of[name].loss) if name in of else "" for of in found)) for name in names
     )

@@ -13,15 +13,33 @@ from typing import Any
 from qkvflow import __version__
 from qkvflow.config import ConfigError, Gpt2Config, StartConfig
 from qkvflow.config.history import moved_architecture
+from qkvflow.config.strict import read_typed
 from qkvflow.config.variants import ADAPTERS, Adapter
-from qkvflow.files import FileError, building, read_sealed, write_sealed
+from qkvflow.files import (
+    FileError,
+    building,
+    check_digests,
+    expanded,
+    first_of,
+    state_of,
+    write_sealed,
+)
 from qkvflow.models import LanguageModel
 from qkvflow.models.paths import arrays_of, with_arrays
-from qkvflow.models.storage import arrays_digest, read_arrays, shape_problems, write_arrays
+from qkvflow.models.storage import (
+    arrays_digest,
+    check_finite,
+    read_arrays,
+    shape_problems,
+    write_arrays,
+)
+from qkvflow.train.run_files import ADAPTER
 from qkvflow.train.start import prepared, trained_paths
 
 FORMAT = 2
-ARRAYS, RECORD = "adapter.safetensors", "adapter.json"
+ARRAYS, RECORD = "adapter.safetensors", ADAPTER
+_TYPES: dict[str, Any] = {"base_digest": str, "layers": int, "start": dict[str, Any]}
+_TYPES |= {"adapter": str | dict[str, Any] | None, "files": dict[str, str]}
 
 
 def save_adapter(model: LanguageModel, start: StartConfig, directory: str | os.PathLike[str]) -> Path:
@@ -31,7 +49,7 @@ def save_adapter(model: LanguageModel, start: StartConfig, directory: str | os.P
         ConfigError: all arrays were trained: the model itself is what to keep.
         FileError: the directory is there already.
     """
-    target = Path(directory).expanduser()
+    target = expanded(directory)
     if start.train == "all":
         problem = "all arrays of the model were trained; save the model itself."
         raise ConfigError("There is no adapter:", [problem])
@@ -53,6 +71,11 @@ def save_adapter(model: LanguageModel, start: StartConfig, directory: str | os.P
     return target
 
 
+def check_adapter(directory: Path) -> None:
+    """Refuse the files of an adapter where one is missing or not as it was written."""
+    check_digests(directory, read_typed(directory / RECORD, "adapter", FORMAT, _TYPES)["files"])
+
+
 def load_adapter(
     base: LanguageModel, directory: str | os.PathLike[str], *, depth: int | None = None
 ) -> LanguageModel:
@@ -68,32 +91,44 @@ def load_adapter(
     Example:
         model = load_adapter(qkvflow.load("runs/base"), "runs/adapted/adapter")
     """
-    path = Path(directory).expanduser()
-    if not path.is_dir():
-        raise FileError(f"{path} is not there: expected a directory with {RECORD} and {ARRAYS}.")
-    content = read_sealed(path / RECORD, "adapter", FORMAT)
+    path = expanded(directory)
+    if not (path / RECORD).is_file():
+        places = (path / "adapter", path.parent, path.parent / "adapter")
+        instead = first_of(place for place in places if (place / RECORD).is_file())
+        raise FileError(
+            f"{path} {state_of(path, 'holds no adapter')}: expected a directory with {RECORD} and "
+            f"{ARRAYS}, such as qkvflow finetune --method lora leaves in OUT/adapter.{instead}"
+        )
+    content = read_typed(path / RECORD, "adapter", FORMAT, _TYPES)
+    if ARRAYS not in content["files"]:
+        raise FileError(f"{path / RECORD} names no {ARRAYS}: it is not whole.")
+    start, architecture = _settings(base.config, content, path / RECORD)
     found = arrays_digest(arrays_of(base))
     if found != content["base_digest"]:
         raise FileError(
             f"{path} is an adapter of another base: it was trained on arrays with the digest "
-            f"{content['base_digest'][:12]}, and those of this model have {found[:12]}."
+            f"{content['base_digest'][:12]}, and those of this model have {found[:12]}. It was trained "
+            f"on {start.checkpoint}; name that as the base."
         )
-    architecture = _architecture(base.config, content)
     _check_depth(architecture.adapter, content["layers"], depth)
     arrays = read_arrays(path / ARRAYS, content["files"][ARRAYS])
-    at = content["start"]["depth"] if depth is None else depth
-    model = prepared(base, at, architecture)
+    check_finite(arrays, str(path))
+    model = prepared(base, start.depth if depth is None else depth, architecture)
     own = arrays_of(model)
-    problems = shape_problems(arrays, {name: own[name] for name in arrays.keys() & own.keys()})
+    problems = shape_problems(arrays, {name: own[name] for name in trained_paths(model, start)})
     if problems:
         raise FileError(f"{path} does not fit the base at this depth: {'; '.join(problems)}.")
     return with_arrays(model, own | arrays)
 
 
-def _architecture(base: Gpt2Config, content: dict[str, Any]) -> Gpt2Config:
-    """The base's, with the adapter of a file of either format."""
-    adapter = moved_architecture(content)["adapter"]
-    return dataclasses.replace(base, adapter=None if adapter is None else ADAPTERS.read(adapter))
+def _settings(base: Gpt2Config, content: dict[str, Any], path: Path) -> tuple[StartConfig, Gpt2Config]:
+    """How it was trained, and the base's architecture with its adapter; of a file of either format."""
+    try:
+        adapter = moved_architecture(content)["adapter"]
+        own = None if adapter is None else ADAPTERS.read(adapter)
+        return StartConfig.from_dict(content["start"]), dataclasses.replace(base, adapter=own)
+    except ConfigError as error:
+        raise FileError(f"{path} cannot be used: {error}") from error
 
 
 def _check_depth(adapter: Adapter | None, layers: int, depth: int | None) -> None:

@@ -4,14 +4,11 @@ import dataclasses
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
-from qkvflow.config import RunConfig, StartConfig, TrainingConfig, strict
+from qkvflow.config import RunConfig, TrainingConfig, strict
 from qkvflow.config.strict import Count, Depth, NotNegativeInt
 from qkvflow.config.variants import ADAPTERS, Adapter
-from qkvflow.models.named import FLOW
-from qkvflow.models.paths import arrays_of
-from qkvflow.models.storage import arrays_digest
-from qkvflow.train import load_model, read_tokenizer
-from qkvflow.train.start import starting_shapes, trained_paths
+from qkvflow.train.resume import own_text
+from qkvflow.train.start import settings_of_start
 
 Method = Literal["full", "lora", "depth_lora", "embeddings"]
 _TRAINED: dict[str, Literal["all", "adapter", "embeddings_and_norms"]] = {
@@ -46,6 +43,10 @@ class FinetuneConfig(TrainingConfig):
     """Further arrays to train, by patterns over their paths: transformer.wte.*, lm_head.*."""
 
     _: KW_ONLY
+    data: str | None = None
+    """A corpus (embedded, wikitext-2, ...) or a path to text; None: the text of the base's own run."""
+    documents: Count | Literal["run"] | None = "run"
+    """Documents that are streamed of hf:OWNER/NAME; run: as many as the base's run has; None: all."""
     length: int | None = None
     """Tokens in a window. None: the longest sequence of the base."""
     steps: NotNegativeInt = 500
@@ -61,27 +62,15 @@ def finetuning_run(config: FinetuneConfig) -> RunConfig:
 
     Raises:
         FileError: the base is missing or broken.
-        ConfigError: it cannot be adapted like this.
+        ConfigError: it cannot be adapted like this, or no text is named and it has none of its own.
     """
-    base = load_model(config.checkpoint)
-    model = starting_shapes(base, config.depth, _adapter(config), config.checkpoint)
-    start = StartConfig(
-        checkpoint=config.checkpoint,
-        digest=arrays_digest(arrays_of(base)),
-        depth=config.depth,
-        train=_TRAINED[config.method],
-        also=config.also,
-    )
-    trained_paths(model, start)
-    longest = model.config.max_position_embeddings
-    return RunConfig(
-        model=FLOW if model.preset is None else model.preset.name,
-        tokenizer=read_tokenizer(config.checkpoint).kind,
-        length=longest if config.length is None else config.length,
-        architecture=model.config,
-        start=start,
-        **{own.name: getattr(config, own.name) for own in dataclasses.fields(TrainingConfig)},
-    )
+    train = _TRAINED[config.method]
+    found = settings_of_start(config.checkpoint, config.depth, _adapter(config), train, config.also)
+    data, documents = own_text(config.checkpoint, config.data, config.documents)
+    longest = found["architecture"].max_position_embeddings
+    common = {own.name: getattr(config, own.name) for own in dataclasses.fields(TrainingConfig)}
+    length = longest if config.length is None else config.length
+    return RunConfig(data=data, documents=documents, length=length, **found, **common)
 
 
 def _adapter(config: FinetuneConfig) -> Adapter | None:

@@ -1,25 +1,20 @@
 """A fine-tuning from end to end: a training run that begins with a base, and what is kept of it."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
-
 from qkvflow.config import RunConfig
-from qkvflow.data import CharTokenizer, DataError, TokenDataset
-from qkvflow.files import read_json, write_json
-from qkvflow.finetune.adapters import save_adapter
+from qkvflow.files import FileError, expanded, read_json, set_aside, write_json
+from qkvflow.finetune.adapters import check_adapter, save_adapter
 from qkvflow.finetune.config import FinetuneConfig, finetuning_run
 from qkvflow.models import LanguageModel, count_parameters
 from qkvflow.models.paths import arrays_of
 from qkvflow.train import Outcome, Sink, evaluate, load_model, read_metrics, train
 from qkvflow.train.resume import open_data
 from qkvflow.train.start import starting_model, trained_paths
-
-MOST_UNKNOWN = 0.5
-"""Share of unknown characters from which on a text says nothing to a model."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +46,8 @@ def finetune(config: FinetuneConfig, out: str | Path, sinks: Sequence[Sink] = ()
     Example:
         finetune(FinetuneConfig(checkpoint="runs/base", method="lora", data="wikitext-2"), "runs/lora")
     """
-    out = Path(out).expanduser()
+    out = expanded(out)
     run = finetuning_run(config)
-    note = unknown_characters(open_data(run))
-    for sink in sinks if note else ():
-        sink.write({"kind": "note", "step": 0, "text": note})
     outcome = train(run, out, sinks)
     if not outcome.finished:
         return Finetuned(outcome)
@@ -74,34 +66,18 @@ def finetune(config: FinetuneConfig, out: str | Path, sinks: Sequence[Sink] = ()
     )
 
 
-def unknown_characters(data: TokenDataset) -> str | None:
-    """A sentence about the characters of a text that a base has never seen; None where it knows all.
-
-    Raises:
-        DataError: these are most of the text.
-    """
-    if not isinstance(data.tokenizer, CharTokenizer):
-        return None
-    ids = data["train"].ids
-    count = int(np.count_nonzero(np.asarray(ids) == 0))
-    if not count:
-        return None
-    share = count / len(ids)
-    what = f"{count:,} of the {len(ids):,} characters of {data.corpus} ({share:.2%}) are unknown to the"
-    if share > MOST_UNKNOWN:
-        raise DataError(
-            f"{what} tokenizer of the base, which knows {len(data.tokenizer.symbols)}. Take a base "
-            "that was trained with the tokenizer byte, to which nothing is unknown."
-        )
-    return f"{what} tokenizer of the base; they are all the same to the model."
-
-
 def _keep_adapter(run: RunConfig, model: LanguageModel, out: Path) -> Path | None:
-    """Where the trained arrays are apart; they are written if they are not there yet."""
+    """Where the trained arrays are apart; they are written if they are not there, or damaged."""
     assert run.start is not None
     if run.start.train == "all":
         return None
     place = out / "adapter"
+    if place.is_dir():
+        try:
+            check_adapter(place)
+        except FileError as error:
+            warnings.warn(f"{error} The adapter is written again.", stacklevel=3)
+            set_aside(place)
     return place if place.is_dir() else save_adapter(model, run.start, place)
 
 
@@ -112,7 +88,20 @@ def _losses(run: RunConfig, out: Path) -> dict[str, float]:
         size = run.batch_size // run.accumulate
         split = open_data(run)["valid"]
         before = evaluate(starting_model(run, run.seed), split, length=run.length, batch_size=size)
-        final = [r for r in read_metrics(out / "metrics.jsonl") if r["kind"] == "final"][-1]
-        content = {"before": before.loss, "after": final["loss"], "tokens": before.tokens}
+        content = {"before": before.loss, "after": _final_loss(out), "tokens": before.tokens}
         write_json(path, {**content, "start": asdict(run.start) if run.start else None})
-    return read_json(path)
+    content = read_json(path)
+    if not isinstance(content, dict) or not {"before", "after"} <= content.keys():
+        raise FileError(f"{path} holds no losses before and after. Remove it and run again.")
+    return content
+
+
+def _final_loss(out: Path) -> float:
+    path = out / "metrics.jsonl"
+    losses = [record["loss"] for record in read_metrics(path) if record["kind"] == "final"]
+    if not losses:
+        raise FileError(
+            f"{path} has lost the evaluation at the end. Remove {out / 'final'} and run again: no step "
+            "is repeated if the last checkpoint is there."
+        )
+    return losses[-1]

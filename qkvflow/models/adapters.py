@@ -3,11 +3,13 @@
 import dataclasses
 from typing import Any, TypeVar, cast
 
+import equinox as eqx
 from jax import Array
 
 from qkvflow.config import ConfigError
 from qkvflow.config.variants import ADAPTERS, Adapter
 from qkvflow.models.language_model import LanguageModel
+from qkvflow.models.needs import bytes_of, check_fits, is_abstract
 from qkvflow.nn.adapters import add_adapters
 from qkvflow.nn.linear import Linear
 
@@ -41,7 +43,11 @@ def adapt(model: _Model, adapter: Adapter | str, *, key: Array, **settings: Any)
     chosen = ADAPTERS.read({"method": adapter, **settings} if isinstance(adapter, str) else adapter)
     config = dataclasses.replace(model.config, adapter=chosen)
     head = cast(Linear | None, model.lm_head)
-    blocks, adapted = add_adapters(model.transformer.blocks, head, config, key=key)
+    curves = model.transformer.blocks
+    if not is_abstract((curves, key)):
+        shapes = eqx.filter_eval_shape(add_adapters, curves, head, config, key=key)
+        check_fits(bytes_of(shapes), f"The model with adapters of rank {chosen.rank}", "a smaller rank")
+    blocks, adapted = add_adapters(curves, head, config, key=key)
     return type(model)(config, dataclasses.replace(model.transformer, blocks=blocks), adapted)
 
 

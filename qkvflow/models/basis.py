@@ -25,6 +25,7 @@ from haliax import NamedArray
 from qkvflow.config import ConfigError
 from qkvflow.models.depth import merge
 from qkvflow.models.language_model import FlowLM, LanguageModel
+from qkvflow.models.needs import bytes_of, check_fits
 from qkvflow.models.paths import Arrays, arrays_of, nodes_of, with_arrays
 from qkvflow.nn.dynamic import map_name
 from qkvflow.nn.families.generated import Generated, GeneratedFamily
@@ -63,6 +64,7 @@ def into_basis(model: LanguageModel, count: int) -> FlowLM:
         sinusoidal_dim=max(1, int(count) // 2),  # a table has 2 n + 1 columns, at least one a matrix
     )
     shapes = eqx.filter_eval_shape(FlowLM.init, config, key=jax.random.key(0))
+    check_fits(bytes_of(shapes), f"A model of {count} basis matrices", "fewer of them")
     arrays = {path: array for path, array in arrays_of(tables).items() if ".blocks." not in path}
     curves = dict(nodes_of(shapes, Generated))
     for path, table in nodes_of(tables, PerLayer):

@@ -6,7 +6,9 @@ import equinox as eqx
 import numpy as np
 
 from qkvflow.config import ConfigError
+from qkvflow.config.strict import LAYERS, shown
 from qkvflow.models.language_model import FlowLM, LanguageModel
+from qkvflow.models.needs import bytes_of, check_fits, is_abstract
 from qkvflow.nn.families.per_layer import PerLayerFamily, as_table
 from qkvflow.nn.weights import resolve
 
@@ -27,12 +29,17 @@ def unroll(model: LanguageModel, depth: int) -> FlowLM:
         >>> unroll(model, 3).config.num_layers
         3
     """
-    if not isinstance(depth, int | np.integer) or depth < 1:
-        problem = f"depth is {depth!r}; expected a whole number of layers, at least 1."
+    if not isinstance(depth, int | np.integer) or not 1 <= depth < LAYERS:
+        expected = f"a whole number of layers, at least 1, below {LAYERS:,}"
+        problem = f"depth is {shown(depth)}; expected {expected}."
         raise ConfigError("The model cannot be unrolled:", [problem])
     config = dataclasses.replace(model.config, num_layers=int(depth))
     times = dataclasses.replace(model, config=config).plan().distinct_times()
-    sampled = eqx.filter_jit(resolve)(model.transformer.blocks, times)
+    curves, sample = model.transformer.blocks, eqx.filter_jit(resolve)
+    if not is_abstract(curves):
+        shapes = eqx.filter_eval_shape(sample, curves, times)
+        check_fits(bytes_of(shapes), f"A model of {depth} layers", "a smaller depth")
+    sampled = sample(curves, times)
     blocks = as_table(sampled, tuple(map(float, times)))
     transformer = dataclasses.replace(model.transformer, blocks=blocks)
     head = None if model.lm_head is None else model.output_map()

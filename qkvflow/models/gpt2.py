@@ -10,7 +10,6 @@ All names may begin with "transformer.". Masks that old files hold (attn.bias, a
 left out. A pickle, such as pytorch_model.bin, is never read.
 """
 
-import json
 import math
 import os
 from pathlib import Path
@@ -24,7 +23,8 @@ import safetensors
 from safetensors.numpy import load_file
 
 from qkvflow.config import ConfigError, Gpt2Config
-from qkvflow.files import FileError
+from qkvflow.config.strict import COUNTS, describe, matches, shown
+from qkvflow.files import FileError, expanded, parse_json, state_of
 from qkvflow.models.named import StandardLM
 from qkvflow.models.paths import Arrays, arrays_of, with_arrays
 from qkvflow.models.storage import shape_problems
@@ -42,6 +42,20 @@ _EXPECTED = {
     "reorder_and_upcast_attn": False,
     "add_cross_attention": False,
 }
+_FIELDS: dict[str, Any] = {
+    **dict.fromkeys(("vocab_size", "n_positions", "n_embd", "n_layer", "n_head"), int),
+    "n_inner": int | None,
+    **dict.fromkeys(("attn_pdrop", "resid_pdrop", "embd_pdrop", "layer_norm_epsilon"), float),
+    "tie_word_embeddings": bool,
+}
+"""Types of the fields that are read."""
+_DEFAULTS: dict[str, Any] = {
+    "attn_pdrop": 0.1,
+    "resid_pdrop": 0.1,
+    "embd_pdrop": 0.1,
+    "layer_norm_epsilon": 1e-5,
+}
+_DEFAULTS |= {"n_inner": None, "tie_word_embeddings": True, "activation_function": "gelu_new"}
 _MASKS = (".attn.bias", ".attn.masked_bias")
 _CURVES = {
     "ln_1": "attention.norm",
@@ -65,14 +79,15 @@ def import_gpt2(directory: str | os.PathLike[str]) -> StandardLM:
         model = import_gpt2("models/gpt2")
         model.save("models/gpt2-qkvflow")
     """
-    path = Path(directory).expanduser()
-    fields = _read_config(path)
+    path = expanded(directory)
+    config = _config(_read_config(path), path)
     tensors = _read_tensors(path)
-    config = _config(fields, path)
     if config.tie_embeddings:
         tensors.pop("lm_head.weight", None)  # a copy of the token embedding
-    expected = _expected_shapes(config)
-    problems = shape_problems(tensors, expected)
+    if config.num_layers > len(tensors):
+        problems = [f"n_layer is {config.num_layers} here, and there are {len(tensors)} tensors there"]
+    else:
+        problems = shape_problems(tensors, _expected_shapes(config))
     if problems:
         raise FileError(
             f"{path / 'model.safetensors'} does not hold the GPT-2 that its config.json describes "
@@ -87,13 +102,13 @@ def import_gpt2(directory: str | os.PathLike[str]) -> StandardLM:
 def _read_config(path: Path) -> dict[str, Any]:
     file = path / "config.json"
     if not file.is_file():
-        state = "holds no config.json" if path.is_dir() else "is not there"
+        state = state_of(path, "holds no config.json")
         raise FileError(
             f"{path} {state}: expected a directory with config.json and model.safetensors in the "
             "layout of Hugging Face's GPT-2."
         )
     try:
-        fields = json.loads(file.read_text(encoding="utf-8"))
+        fields = parse_json(file.read_bytes())
     except (OSError, ValueError) as error:
         raise FileError(f"{file} cannot be read: {error}.") from error
     kind = fields.get("model_type") if isinstance(fields, dict) else None
@@ -122,36 +137,49 @@ def _read_tensors(path: Path) -> Arrays:
 
 
 def _config(fields: dict[str, Any], path: Path) -> Gpt2Config:
-    problems = [
-        f"{name} is {fields[name]!r}; only {value!r} is supported."
-        for name, value in _EXPECTED.items()
-        if fields.get(name, value) != value
-    ]
-    activation = fields.get("activation_function", "gelu_new")
-    if activation not in _ACTIVATIONS:
-        known = ", ".join(_ACTIVATIONS)
-        problems.append(f"activation_function is {activation!r}; expected one of {known}.")
-    needed = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")
-    problems += [f"{name} is missing." for name in needed if not isinstance(fields.get(name), int)]
+    fields = _DEFAULTS | fields
+    problems = _problems(fields)
     if problems:
         raise FileError(f"{path / 'config.json'} cannot be used: {' '.join(problems)}")
+    width, inner = fields["n_embd"], fields["n_inner"]
     try:
         return Gpt2Config(
             num_layers=fields["n_layer"],
-            hidden_dim=fields["n_embd"],
+            hidden_dim=width,
             num_heads=fields["n_head"],
             vocab_size=fields["vocab_size"],
             max_position_embeddings=fields["n_positions"],
-            activation_function=_ACTIVATIONS[activation],  # type: ignore[arg-type]
-            attn_pdrop=float(fields.get("attn_pdrop", 0.1)),
-            resid_pdrop=float(fields.get("resid_pdrop", 0.1)),
-            embd_pdrop=float(fields.get("embd_pdrop", 0.1)),
-            mlp_ratio=_ratio(fields.get("n_inner") or 4 * fields["n_embd"], fields["n_embd"]),
-            tie_embeddings=bool(fields.get("tie_word_embeddings", True)),
-            norm_epsilon=float(fields.get("layer_norm_epsilon", 1e-5)),
+            activation_function=_ACTIVATIONS[fields["activation_function"]],  # type: ignore[arg-type]
+            attn_pdrop=float(fields["attn_pdrop"]),
+            resid_pdrop=float(fields["resid_pdrop"]),
+            embd_pdrop=float(fields["embd_pdrop"]),
+            mlp_ratio=_ratio(4 * width if inner is None else inner, width),
+            tie_embeddings=fields["tie_word_embeddings"],
+            norm_epsilon=float(fields["layer_norm_epsilon"]),
         )
     except ConfigError as error:
         raise FileError(f"{path / 'config.json'} cannot be used: {error}") from error
+
+
+def _problems(fields: dict[str, Any]) -> list[str]:
+    """A sentence for every field that is missing, of another type, or not supported."""
+    problems = [
+        f"{name} is {shown(fields[name])}; only {value!r} is supported."
+        for name, value in _EXPECTED.items()
+        if fields.get(name, value) != value
+    ]
+    activation = fields["activation_function"]
+    if activation not in list(_ACTIVATIONS):
+        known = ", ".join(_ACTIVATIONS)
+        problems.append(f"activation_function is {shown(activation)}; expected one of {known}.")
+    for name, kind in _FIELDS.items():
+        value = fields.get(name)
+        if not matches(value, kind):
+            state = "missing" if value is None else f"{shown(value)}; expected {describe(kind)}"
+            problems.append(f"{name} is {state}.")
+        elif kind in (int, int | None) and value is not None and not 1 <= value < COUNTS:
+            problems.append(f"{name} is {shown(value)}; expected 1 to {COUNTS - 1:,}.")
+    return problems
 
 
 def _ratio(inner: int, hidden: int) -> float:

@@ -14,11 +14,19 @@ from jax import Array
 from qkvflow.config import Gpt2Config
 from qkvflow.config.variants import Integrator
 from qkvflow.models.checks import check_complete, check_ids, check_targets, checked_time
+from qkvflow.models.needs import bytes_of, check_fits, is_abstract
 from qkvflow.models.presets import Preset
 from qkvflow.nn.adapters import add_adapters
 from qkvflow.nn.context import Context
 from qkvflow.nn.depth import LayerPlan
-from qkvflow.nn.dynamic import Block, pass_layer
+from qkvflow.nn.dynamic import (
+    Block,
+    embed_norm,
+    looks_back,
+    pass_layer,
+    pass_stacked,
+    stack_layers,
+)
 from qkvflow.nn.linear import Embedding, Linear, dropout
 from qkvflow.nn.norm import Norm
 from qkvflow.nn.parameters import Table, changed, parameters_inside
@@ -26,6 +34,8 @@ from qkvflow.nn.time_embed import Time
 from qkvflow.nn.weights import Weight, resolve
 
 EMBEDDING_SCALE = 0.1
+WRITTEN_OUT = 32
+"""Evaluations up to which a pass with caches is written out: faster, but not to compile."""
 
 
 class Transformer(eqx.Module):
@@ -33,22 +43,24 @@ class Transformer(eqx.Module):
 
     wte: Embedding
     wpe: Embedding | None
+    embedding_norm: Norm | None
     blocks: Block
     ln_f: Norm
 
     @staticmethod
     def init(config: Gpt2Config, *, key: Array) -> "Transformer":
-        """Positions are a table in the gpt2 flavour and rotations inside attention in llama."""
+        """Positions are a table here, or rotations inside of attention."""
         k_tokens, k_positions, k_blocks = jax.random.split(key, 3)
-        learned = config.flavour == "gpt2"
+        learned = config.choice("positions") == "learned"
         assert config.weights is not None
         return Transformer(
             wte=Embedding.init(config.Vocab, config.Embed, key=k_tokens, scale=EMBEDDING_SCALE),
             wpe=Embedding.init(config.Position, config.Embed, key=k_positions, scale=EMBEDDING_SCALE)
             if learned
             else None,
+            embedding_norm=embed_norm(config) if config.choice("embedding_norm") else None,
             blocks=config.weights.layer(lambda k: Block.init(config, key=k), config, key=k_blocks),
-            ln_f=Norm.init(config.Embed, config.norm, bias=config.bias, epsilon=config.norm_epsilon),
+            ln_f=embed_norm(config),
         )
 
 
@@ -68,6 +80,9 @@ class LanguageModel(eqx.Module):
     def init(cls, config: Gpt2Config, *, key: Array) -> Self:
         """A model with fresh weights; what the config leaves open is as the preset has it."""
         config = check_complete(config if cls.preset is None else cls.preset.fill(config))
+        if not is_abstract(key):
+            shapes = eqx.filter_eval_shape(_fresh_weights, config, key)
+            check_fits(bytes_of(shapes), "The model", "a smaller one")
         return cls(config, *_fresh_weights(config, key))
 
     def __call__(
@@ -113,8 +128,11 @@ class LanguageModel(eqx.Module):
         x = self.transformer.wte(ids)
         if self.transformer.wpe is not None:
             x += self._positions(ids.shape[1], offset)[None]
-        x = dropout(x, self.config.embd_pdrop, key).astype(self.config.compute_dtype)
-        return hax.named(x, ("batch", "position", "embed"))
+        named = hax.named(x, ("batch", "position", "embed"))
+        if self.transformer.embedding_norm is not None:
+            named = self.transformer.embedding_norm(named)
+        x = dropout(named.array, self.config.embd_pdrop, key)
+        return hax.named(x.astype(self.config.compute_dtype), named.axes)
 
     def _positions(self, length: int, offset: Array | int) -> Array:
         """Rows of the table of positions, from `offset` on."""
@@ -126,7 +144,8 @@ class LanguageModel(eqx.Module):
     def head(self, x: NamedArray) -> Array:
         """Logits [batch, position, vocab] of x(1), in float32."""
         normed = self.transformer.ln_f(x)
-        return self.output_map()(normed).array.astype(jnp.float32)
+        logits, cap = self.output_map()(normed).array.astype(jnp.float32), self.config.cap
+        return logits if cap is None else cap * jnp.tanh(logits / cap)
 
     def output_map(self) -> Linear:
         """The map from x(1) to logits: the output projection at t = 1, or the token embedding."""
@@ -158,35 +177,47 @@ class LanguageModel(eqx.Module):
         }
         return table | changed(head, group="head")
 
-    def layers(self) -> list[list[Block]]:
-        """The block of every layer and stage: what all tokens of a text have in common."""
-        return [[resolve(self.transformer.blocks, t) for t in times] for times in self.plan().times]
+    def layers(self) -> list[list[Any]]:
+        """The block of every layer and stage, or all of a stage: what all tokens of a text share."""
+        blocks, plan = self.transformer.blocks, self.plan()
+        if plan.evaluations > WRITTEN_OUT:
+            return stack_layers(blocks, plan)
+        return [[resolve(blocks, t) for t in times] for times in plan.times]
 
     def extend(
-        self, layers: list[list[Block]], ids: Array, caches: list[list[Any]], offset: Array | int
+        self, layers: list[list[Any]], ids: Array, caches: list[list[Any]], offset: Array | int
     ) -> tuple[Array, list[list[Any]]]:
         """Logits of new ids [batch, position] that follow the `offset` positions in the caches.
 
         Layers are written out and every cache is an array of its own, so that a loop over tokens
-        changes it in place.
+        changes it in place. Of a deep model, which would take minutes to compile, they are scanned.
         """
         x, plan = self.embed(ids, offset), self.plan()
-        left = []
+        context, left = Context(offset=offset), []
+        is_deep = plan.evaluations > WRITTEN_OUT
+        if looks_back(self.transformer.blocks):
+            first = resolve(self.transformer.blocks, plan.times[0, 0]) if is_deep else layers[0][0]
+            context = first.begun(x, context)
+        if is_deep:
+            x, caches = pass_stacked(self.transformer.blocks, layers, x, plan, caches, context)
+            return self.head(x), caches
         for blocks, size, cache in zip(layers, plan.sizes, caches):
-            context = Context(cache=cache, offset=offset)
-            x, cache = pass_layer(blocks, x, plan.tableau, size, context)
+            x, cache = pass_layer(blocks, x, plan.tableau, size, context._replace(cache=cache))
             left.append(cache)
         return self.head(x), left
 
     def empty_caches(self, batch: int, length: int) -> list[list[Any]]:
-        """Caches for `length` positions, one for each layer and stage of the integrator."""
+        """Caches for `length` positions, one for each layer and stage, or one for all of a stage."""
         block = resolve(self.transformer.blocks, 1.0)
         dtype = jnp.dtype(self.config.compute_dtype)
         plan = self.plan()
-        return [
-            [block.empty_cache(batch, length, dtype) for _ in range(plan.stages)]
-            for _ in range(plan.visits)
-        ]
+
+        def of_a_layer() -> list[Any]:
+            return [block.empty_cache(batch, length, dtype) for _ in range(plan.stages)]
+
+        if plan.evaluations > WRITTEN_OUT:
+            return jax.tree.map(lambda x: jnp.broadcast_to(x, (plan.visits, *x.shape)), of_a_layer())
+        return [of_a_layer() for _ in range(plan.visits)]
 
 
 @final

@@ -8,7 +8,9 @@ import jax
 from haliax import NamedArray
 from haliax.util import is_named_array
 
+from qkvflow.nn.dynamic import map_name
 from qkvflow.nn.parameters import by_path
+from qkvflow.nn.weights import Weight
 
 Arrays = dict[str, Any]
 _Tree = TypeVar("_Tree")
@@ -43,3 +45,12 @@ def nodes_of(tree: Any, kind: type) -> Iterator[tuple[str, Any]]:
     """The outermost nodes of a type, with their paths."""
     nodes, _ = by_path(tree, lambda node: isinstance(node, kind))
     return ((path, node) for path, node in nodes.items() if isinstance(node, kind))
+
+
+def modulators_of(blocks: Any, times: Any, kind: type = Weight) -> Arrays:
+    """What modulates the curves of a kind over depth, [time, ...], by the names of their maps."""
+    return {
+        map_name(path) + name: values
+        for path, curve in nodes_of(blocks, kind)
+        for name, values in curve.modulators(times).items()
+    }

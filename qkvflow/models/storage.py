@@ -16,13 +16,15 @@ from safetensors.numpy import load, save
 from qkvflow import __version__, plugins
 from qkvflow.config import ConfigError, Gpt2Config
 from qkvflow.config.history import moved_architecture
+from qkvflow.config.strict import matches, read_typed, shown
 from qkvflow.files import (
     FileError,
     building,
+    check_digests,
+    expanded,
     file_errors,
     file_sha256,
     read_bytes,
-    read_sealed,
     write_sealed,
 )
 from qkvflow.models.language_model import FlowLM, LanguageModel
@@ -31,6 +33,7 @@ from qkvflow.models.paths import Arrays, arrays_of, with_arrays
 
 FORMAT = 2
 ARRAYS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+_TYPES: dict[str, Any] = {"model": str | None, "architecture": dict[str, Any], "files": dict[str, str]}
 _BFLOAT16 = "|bfloat16"  # safetensors for numpy writes this type, and cannot read it
 
 
@@ -38,7 +41,7 @@ def save_model(
     model: LanguageModel, path: str | os.PathLike[str], tokenizer: str | None = None
 ) -> None:
     """Write a model, with its tokenizer as JSON if there is one, to a new directory, or nothing."""
-    target = Path(path).expanduser()
+    target = expanded(path)
     if target.exists():
         raise FileError(f"{target} is there already; give a directory that is not, or remove it.")
     remedy = "Nothing was kept there; free some space or choose another directory."
@@ -71,8 +74,19 @@ def read_about(directory: Path) -> dict[str, Any]:
     Raises:
         FileError: that is missing, changed, or of a newer version.
     """
-    content = read_sealed(directory / CONFIG, "model", FORMAT)
-    return {"plugins": {}, **content}  # the first models have none
+    content = read_typed(directory / CONFIG, "model", FORMAT, _TYPES)
+    if ARRAYS not in content["files"]:
+        raise FileError(f"{directory / CONFIG} names no {ARRAYS}: it is not whole.")
+    return {**content, "plugins": known_plugins(content, directory / CONFIG)}
+
+
+def check_model(directory: Path) -> None:
+    """Refuse the files of a model where one is missing or not as it was written.
+
+    Raises:
+        FileError: with its name.
+    """
+    check_digests(directory, read_about(directory)["files"])
 
 
 def write_arrays(path: Path, arrays: Arrays) -> str:
@@ -85,6 +99,11 @@ def write_arrays(path: Path, arrays: Arrays) -> str:
     content = save(plain)
     path.write_bytes(content)
     return hashlib.sha256(content).hexdigest()
+
+
+def can_be_written(dtype: Any) -> bool:
+    """Whether `write_arrays` writes numbers of this type so that `read_arrays` has them back."""
+    return isinstance(dtype, np.dtype) and (dtype.isbuiltin == 1 or dtype == ml_dtypes.bfloat16)
 
 
 def arrays_digest(arrays: Arrays) -> str:
@@ -127,6 +146,7 @@ def read_model(directory: Path) -> LanguageModel:
     model = eqx.filter_eval_shape(cls.init, config, key=jax.random.key(0))
     arrays = read_arrays(directory / ARRAYS, content["files"][ARRAYS])
     check_shapes(arrays, arrays_of(model), str(directory))
+    check_finite(arrays, str(directory))
     return with_arrays(model, {name: jnp.asarray(array) for name, array in arrays.items()})
 
 
@@ -135,6 +155,24 @@ def check_shapes(found: Arrays, expected: Arrays, source: str) -> None:
     problems = shape_problems(found, expected)
     if problems:
         raise FileError(f"{source} holds another model: {'; '.join(problems)}.")
+
+
+def check_finite(arrays: Arrays, source: str) -> None:
+    """Refuse arrays with numbers that are none, by their names."""
+    bad = [name for name, array in arrays.items() if not np.isfinite(array).all()]
+    if bad:
+        raise FileError(
+            f"{source} holds numbers that are not finite, in {', '.join(bad[:3])}"
+            f"{f' and {len(bad) - 3} more arrays' if len(bad) > 3 else ''}: its training failed."
+        )
+
+
+def known_plugins(content: dict[str, Any], path: Path) -> dict[str, str]:
+    """The plugins that a sealed file names, with their digests; the first files name none."""
+    found = content.get("plugins", {})
+    if not matches(found, dict[str, str]):
+        raise FileError(f"{path} cannot be used: plugins is {shown(found)}; expected digests by name.")
+    return found
 
 
 def shape_problems(found: Arrays, expected: Arrays) -> list[str]:
@@ -148,4 +186,7 @@ def shape_problems(found: Arrays, expected: Arrays) -> list[str]:
 
 
 def _shape(arrays: Arrays, name: str) -> str:
-    return str(tuple(arrays[name].shape)) if name in arrays else "absent"
+    if name not in arrays:
+        return "absent"
+    of, usual = arrays[name].dtype, np.dtype(np.float32)
+    return str(tuple(arrays[name].shape)) + ("" if of == usual else f" of {of}")

@@ -18,9 +18,10 @@ from haliax import NamedArray
 from jax import Array, lax
 
 from qkvflow.config import ConfigError, Gpt2Config
-from qkvflow.config.strict import Positive, PositiveInt
+from qkvflow.config.strict import Positive, Size
 from qkvflow.config.variants import INTEGRATORS, Integrator
 from qkvflow.nn.context import Context
+from qkvflow.nn.dynamic import looks_back
 from qkvflow.nn.time_embed import Time, layer_times
 from qkvflow.nn.weights import resolve
 
@@ -36,7 +37,7 @@ class Adaptive(Integrator):
     """Relative tolerance."""
     atol: Positive = 1e-4
     """Absolute tolerance."""
-    max_steps: PositiveInt = 256
+    max_steps: Size = 256
     """Steps after which it gives up."""
 
     def plan(self, depth: int, t: Time | None = None) -> NoReturn:
@@ -61,19 +62,22 @@ class Adaptive(Integrator):
         dtype, names = x.array.dtype, x.axis_names
         keys = None if context.key is None else jax.random.split(context.key, x.array.shape[0])
 
-        def slope(time: Array, row: Array, key: Array | None) -> Array:
+        def slope(time: Array, row: Array, told: Context) -> Array:
             block = resolve(curves, time if t is None else t)
-            named = hax.named(row[None].astype(dtype), names)
-            change, _ = block(named, context._replace(key=key))
+            change, _ = block(hax.named(row[None].astype(dtype), names), told)
             return change.array[0].astype(jnp.float32)
 
         def solve(inputs: tuple[Array, Array | None]) -> Array:
             row, key = inputs
-            return self._solved(slope, row.astype(jnp.float32), key).astype(dtype)
+            told = context._replace(key=key)
+            if looks_back(curves):
+                first = resolve(curves, 0.0 if t is None else t)
+                told = first.begun(hax.named(row[None], names), told)
+            return self._solved(slope, row.astype(jnp.float32), told).astype(dtype)
 
         return hax.named(lax.map(solve, (x.array, keys)), x.axes)
 
-    def _solved(self, slope: Any, start: Array, key: Array | None) -> Array:
+    def _solved(self, slope: Any, start: Array, told: Context) -> Array:
         import diffrax  # slow to import
 
         solution = diffrax.diffeqsolve(
@@ -83,7 +87,7 @@ class Adaptive(Integrator):
             t1=1.0,
             dt0=None,
             y0=start,
-            args=key,
+            args=told,
             max_steps=self.max_steps,
             stepsize_controller=diffrax.PIDController(
                 rtol=self.rtol, atol=self.atol, pcoeff=0.3, icoeff=0.4

@@ -19,6 +19,7 @@ from qkvflow.config import Gpt2Config
 from qkvflow.config.variants import PARTS, Part
 from qkvflow.nn.context import PLAIN, Context
 from qkvflow.nn.linear import Linear, dropout
+from qkvflow.nn.norm import Norm
 
 SMALLEST_BLOCK, MOST_BLOCKS = 64, 4
 SOFTMAX = 6
@@ -47,6 +48,10 @@ class Attention(eqx.Module):
 
     qkv: Linear
     out: Linear
+    query_norm: Norm | None
+    key_norm: Norm | None
+    value_mix: Linear | None
+    """What is taken of a layer's own values, and of the first layer's."""
     rotary_base: float | None = eqx.field(static=True)
     pdrop: float = eqx.field(static=True)
 
@@ -66,11 +71,13 @@ class Attention(eqx.Module):
     ) -> tuple[NamedArray, AttentionCache | None]:
         """Map (batch, position, embed) to the same axes."""
         cache, offset = context.cache, context.offset
-        # Heads go before positions once, here: every later product is then a plain batched one.
-        heads_first = self.qkv(x).array.transpose(0, 2, 3, 1, 4)
-        batch, kv_heads = heads_first.shape[:2]
-        heads_first = heads_first.reshape(batch * kv_heads, *heads_first.shape[2:])
+        heads_first = _heads_first(self.qkv(x))
         queries, keys, values = heads_first[:, :-2], heads_first[:, -2], heads_first[:, -1]
+        if self.query_norm is not None and self.key_norm is not None:
+            queries, keys = _normed(self.query_norm, queries), _normed(self.key_norm, keys)
+        if self.value_mix is not None and context.first_values is not None:
+            own, first = self.value_mix.weight.array.astype(x.dtype)
+            values = own * values + first * context.first_values
         if self.rotary_base is not None:
             angles = rotary_angles(x.array.shape[1], offset, keys.shape[-1], self.rotary_base)
             queries, keys = rotate(queries, angles), rotate(keys, angles)
@@ -79,8 +86,31 @@ class Attention(eqx.Module):
             keys, values = cache.keys, cache.values
         mixed = causal_attention(queries, keys, values, offset, pdrop=self.pdrop, key=context.key)
         Batch, Position = x.axes[:2]
-        mixed = mixed.reshape(batch, kv_heads, *mixed.shape[1:]).transpose(0, 3, 1, 2, 4)
+        mixed = mixed.reshape(Batch.size, -1, *mixed.shape[1:]).transpose(0, 3, 1, 2, 4)
         return self.out(hax.named(mixed, (Batch, Position, *self.out.In))), cache
+
+    def values(self, x: NamedArray) -> Array:
+        """The values [H, T, D] of (batch, position, embed), without queries and keys."""
+        KVHeads, Qkv, HeadSize = self.qkv.Out
+        Value, last = Qkv.resize(1), {Qkv: slice(Qkv.size - 1, Qkv.size)}
+        bias = None if self.qkv.bias is None else self.qkv.bias[last]
+        own = Linear(self.qkv.weight[last], bias, self.qkv.In, (KVHeads, Value, HeadSize))
+        return _heads_first(own(x))[:, 0]
+
+
+def _heads_first(qkv: NamedArray) -> Array:
+    """[H, qkv, T, D] of [batch, T, kv heads, qkv, D].
+
+    Heads go before positions once, here: every later product is then a plain batched one.
+    """
+    moved = qkv.array.transpose(0, 2, 3, 1, 4)
+    return moved.reshape(-1, *moved.shape[2:])
+
+
+def _normed(norm: Norm, x: Array) -> Array:
+    """A norm over the last axis of a plain array."""
+    rows = hax.named(x.reshape(-1, x.shape[-1]), ("row", *norm.weight.axis_names))
+    return norm(rows).array.reshape(x.shape)
 
 
 @PARTS.register("attention")
@@ -93,16 +123,26 @@ class AttentionPart(Part):
         k_qkv, k_out = jax.random.split(key)
         KVHeads, Group, HeadSize = config.KVHeads, config.Group, config.HeadSize
         Embed, Qkv, Mixed = config.Embed, Axis("qkv", Group.size + 2), (KVHeads, Group, HeadSize)
+        mix = Linear.of_values("value_mix", (1.0, 0.0)) if config.choice("value_residual") else None
         return Attention(
             qkv=Linear.init((Embed,), (KVHeads, Qkv, HeadSize), key=k_qkv, bias=config.bias),
             out=Linear.init(Mixed, (Embed,), key=k_out, bias=config.bias, gain=out_gain),
-            rotary_base=config.rotary_base if config.flavour == "llama" else None,
+            query_norm=_head_norm(config),
+            key_norm=_head_norm(config),
+            value_mix=mix,
+            rotary_base=config.rotary_base if config.choice("positions") == "rotary" else None,
             pdrop=config.attn_pdrop,
         )
 
     def width_multiple(self, config: Gpt2Config) -> int:
         """Heads are of one width, an even one where positions are rotations."""
-        return config.num_heads * (2 if config.flavour == "llama" else 1)
+        return config.num_heads * (2 if config.choice("positions") == "rotary" else 1)
+
+
+def _head_norm(config: Gpt2Config) -> Norm | None:
+    if not config.choice("qk_norm"):
+        return None
+    return Norm.init(config.HeadSize, "rms", bias=False, epsilon=config.norm_epsilon)
 
 
 def causal_attention(

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import jax
+from haliax import NamedArray
 from jax import Array
 
 
@@ -15,6 +16,10 @@ class Context(NamedTuple):
     """What earlier positions left behind; None where all positions are there."""
     offset: Array | int = 0
     """Index of the first position."""
+    embedding: NamedArray | None = None
+    """x(0) of these positions, for layers that take of it."""
+    first_values: Array | None = None
+    """The values of the first layer's attention, for layers that take of them."""
 
     def split(self, count: int) -> list["Context"]:
         """One for each of several, with keys of their own."""

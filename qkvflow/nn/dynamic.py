@@ -22,11 +22,11 @@ from qkvflow.nn import stream
 from qkvflow.nn.attention import Attention as Attention
 from qkvflow.nn.context import PLAIN, Context
 from qkvflow.nn.depth import LayerPlan, Tableau
-from qkvflow.nn.linear import dropout
+from qkvflow.nn.linear import Linear, dropout
 from qkvflow.nn.mlp import MLP as MLP
 from qkvflow.nn.norm import Norm
 from qkvflow.nn.ssm import SelectiveSSM as SelectiveSSM
-from qkvflow.nn.weights import is_weight
+from qkvflow.nn.weights import is_weight, resolve
 
 FULL, DOTS = None, jax.checkpoint_policies.dots_with_no_batch_dims_saveable
 SHORT = 8
@@ -57,37 +57,69 @@ class Block(eqx.Module):
     """
 
     parts: dict[str, Sublayer]
+    mix: Linear | None
+    """Shares a of x and b of x(0): then f(x) = u - x + what parts add to u, with u = a x + b x(0)."""
     names: tuple[str, ...] = eqx.field(static=True)
     sequential: bool = eqx.field(static=True)
 
     @staticmethod
     def init(config: Gpt2Config, *, key: Array) -> "Block":
-        """With step 1 the outputs start smaller, by sqrt(parts * layers), as in GPT-2."""
+        """With step 1 the outputs start smaller, by sqrt(parts * layers), as in GPT-2; or at zero."""
         chosen = config.parts or ()
         additions = len(chosen) * config.num_layers
         small = config.integrator is not None and config.integrator.unit_step
-        gain = additions**-0.5 if small else 1.0
+        gain = 0.0 if config.choice("zero_outputs") else additions**-0.5 if small else 1.0
         parts: dict[str, Sublayer] = {}
         for part, k in zip(chosen, jax.random.split(key, len(chosen))):
-            norm = Norm.init(config.Embed, config.norm, bias=config.bias, epsilon=config.norm_epsilon)
+            norm = embed_norm(config)
             built = part.build(config, key=k, out_gain=gain)
             parts[part.name] = Sublayer(norm, built, config.resid_pdrop)
-        return Block(parts, tuple(part.name for part in chosen), config.order == "sequential")
+        mix = Linear.of_values("mix", (1.0, 0.0)) if config.choice("mix_embedding") else None
+        return Block(parts, mix, tuple(part.name for part in chosen), config.order == "sequential")
 
     def __call__(self, x: NamedArray, context: Context = PLAIN) -> tuple[NamedArray, Any]:
         """f(x) on (batch, position, embed), and the caches of the parts where they are given."""
+        entered = self._entered(x, context)
         caches, added = {}, None
         for name, told in zip(self.names, context.split(len(self.names))):
-            seen = stream.read(x, added, sequential=self.sequential)
+            seen = stream.read(entered, added, sequential=self.sequential)
             own = told._replace(cache=context.cache and context.cache[name])
             change, caches[name] = self.parts[name](seen, own)
             added = stream.add(added, change)
         assert added is not None
+        added = added if self.mix is None else added + entered - x
         return added, context.cache and caches
+
+    def _entered(self, x: NamedArray, context: Context) -> NamedArray:
+        """What the parts see of x and x(0)."""
+        if self.mix is None:
+            return x
+        return stream.mixed(x, context.embedding, self.mix.weight.array)
+
+    def begun(self, x: NamedArray, context: Context) -> Context:
+        """What all layers are told of x(0), if this is the first one's block."""
+        attention = self.parts.get("attention")
+        context = context._replace(embedding=x)
+        if attention is None or attention.part.value_mix is None:
+            return context
+        normed = attention.norm(self._entered(x, context))
+        return context._replace(first_values=attention.part.values(normed))
 
     def empty_cache(self, batch: int, length: int, dtype: jnp.dtype) -> dict[str, Any]:
         """One empty cache for every part."""
         return {n: self.parts[n].part.empty_cache(batch, length, dtype) for n in self.names}
+
+
+def looks_back(block: Block) -> bool:
+    """Whether the layers of a block, of curves or not, have to be told of x(0)."""
+    attention = block.parts.get("attention")
+    return block.mix is not None or (attention is not None and attention.part.value_mix is not None)
+
+
+def embed_norm(config: Gpt2Config) -> Norm:
+    """A norm over the residual stream."""
+    kind = config.choice("norm_kind")
+    return Norm.init(config.Embed, kind, bias=config.bias, epsilon=config.norm_epsilon)
 
 
 def map_name(path: str) -> str:
@@ -113,6 +145,8 @@ def integrate(
     out, which spares it the copies of weights and activations in and out of stacked arrays and any
     recomputation, where remat is "auto".
     """
+    if looks_back(curves):
+        context = resolve(curves, plan.times[0, 0]).begun(x, context)
     weights, structure = jax.tree.flatten(curves, is_leaf=is_weight)
     early = [[w.before_loop(plan.times[:, j]) for w in weights] for j in range(plan.stages)]
     keys = None if context.key is None else jax.random.split(context.key, plan.visits)
@@ -130,6 +164,46 @@ def integrate(
         layer = jax.checkpoint(layer, policy=FULL if remat == "full" else DOTS, prevent_cse=False)
     inputs = (early, jnp.asarray(plan.sizes), keys)
     return lax.scan(layer, x, inputs, unroll=plan.sizes.size if written_out else 1)[0]
+
+
+def stack_layers(curves: Any, plan: LayerPlan) -> list[list[Any]]:
+    """What `pass_stacked` slices, of each stage: the maps of all layers, made once for all tokens."""
+    weights = jax.tree.leaves(curves, is_leaf=is_weight)
+    return [
+        [w.at(times) if w.operations() else w.before_loop(times) for w in weights]
+        for times in (plan.times[:, j] for j in range(plan.stages))
+    ]
+
+
+def pass_stacked(
+    curves: Any,
+    stacked: list[list[Any]],
+    x: NamedArray,
+    plan: LayerPlan,
+    caches: Any,
+    context: Context,
+) -> tuple[NamedArray, Any]:
+    """All layers in one scan; caches have a leading axis of layers, and are changed in place."""
+    weights, structure = jax.tree.flatten(curves, is_leaf=is_weight)
+
+    def layer(carry: tuple, inputs: tuple) -> tuple[tuple, None]:
+        x, caches = carry
+        i, early, size = inputs
+        blocks = [
+            jax.tree.unflatten(
+                structure, [e if w.operations() else w.inside_loop(e) for w, e in zip(weights, stage)]
+            )
+            for stage in without_layer_axis(early)
+        ]
+        own = jax.tree.map(lambda all: lax.dynamic_index_in_dim(all, i, keepdims=False), caches)
+        x, own = pass_layer(blocks, x, plan.tableau, size, context._replace(cache=own))
+        caches = jax.tree.map(
+            lambda all, one: lax.dynamic_update_index_in_dim(all, one, i, 0), caches, own
+        )
+        return (x, caches), None
+
+    visits = jnp.arange(plan.visits), stacked, jnp.asarray(plan.sizes)
+    return lax.scan(layer, (x, caches), visits)[0]
 
 
 def pass_layer(

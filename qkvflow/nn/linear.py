@@ -49,6 +49,12 @@ class Linear(eqx.Module):
         weight = hax.random.normal(key, (*In, *Out)) * (gain / math.sqrt(size_of(In)))
         return Linear(weight, hax.zeros(Out) if bias else None, In, Out)
 
+    @staticmethod
+    def of_values(name: str, values: Sequence[float]) -> "Linear":
+        """A vector of parameters that starts with these values."""
+        Out = Axis(name, len(values))
+        return Linear(hax.named(jnp.asarray(values, jnp.float32), Out), None, (), (Out,))
+
     def __call__(self, x: NamedArray) -> NamedArray:
         """Map the trailing axes In of `x` to Out, in the type of `x`."""
         leading = x.axes[: x.ndim - len(self.In)]

@@ -1,10 +1,12 @@
 """The feed-forward part of a layer, plain or gated."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import equinox as eqx
 import haliax as hax
 import jax
+import jax.numpy as jnp
 from haliax import Axis, NamedArray
 from jax import Array
 
@@ -15,11 +17,16 @@ from qkvflow.nn.linear import Linear
 
 ACTIVATION = 10
 """Operations of an activation function for each element."""
-ACTIVATIONS = {"gelu": jax.nn.gelu, "relu": jax.nn.relu, "silu": jax.nn.silu}
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "gelu": jax.nn.gelu,
+    "relu": jax.nn.relu,
+    "relu2": lambda x: jnp.square(jax.nn.relu(x)),
+    "silu": jax.nn.silu,
+}
 
 
 class MLP(eqx.Module):
-    """down(act(up x)), or with a gated flavour down(act(gate x) * up x)."""
+    """down(act(up x)), or with a gate down(act(gate x) * up x)."""
 
     up: Linear
     down: Linear
@@ -48,12 +55,12 @@ class MlpPart(Part):
     """The feed-forward part; its width and activation are fields of the model's config."""
 
     def build(self, config: Gpt2Config, *, key: Array, out_gain: float) -> MLP:
-        """In the llama flavour `up` has two branches, the gate and the value."""
+        """With a gate `up` has two branches, the gate and the value."""
         k_up, k_down = jax.random.split(key)
         Embed, Mlp, bias = config.Embed, config.Mlp, config.bias
-        Branch = Axis("branch", 2 if config.flavour == "llama" else 1)
+        Branch = Axis("branch", 2 if config.choice("gated_mlp") else 1)
         return MLP(
             up=Linear.init((Embed,), (Branch, Mlp), key=k_up, bias=bias),
             down=Linear.init((Mlp,), (Embed,), key=k_down, bias=bias, gain=out_gain),
-            activation=config.activation,
+            activation=config.choice("activation_function"),
         )

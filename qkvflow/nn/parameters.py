@@ -32,6 +32,8 @@ class Parameter:
     """Names of the axes that a matrix maps from."""
     adapter: bool = False
     """Whether an adapter added it."""
+    pieces: tuple[int, ...] = ()
+    """Sizes of the matrices that stand side by side along the last axis; none where it is one."""
 
     @property
     def batch(self) -> tuple[str, ...]:

@@ -12,8 +12,10 @@ families of `weights` make A, B, C, D and delta functions of depth with no code 
 A = -exp(a); a gate that scales a would then do nothing at a = 0, hence the softplus.
 """
 
+import dataclasses
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import equinox as eqx
 import haliax as hax
@@ -23,17 +25,22 @@ from haliax import Axis, NamedArray
 from jax import Array
 
 from qkvflow.config import Gpt2Config
-from qkvflow.config.strict import Positive, PositiveInt
+from qkvflow.config.strict import RATIO, Bound, Positive, Size
 from qkvflow.config.variants import PARTS, Part
 from qkvflow.nn.context import PLAIN, Context
 from qkvflow.nn.linear import Linear
 from qkvflow.nn.mlp import ACTIVATION
 from qkvflow.nn.norm import Norm
+from qkvflow.nn.parameters import Table, parameters_inside
 from qkvflow.nn.silu import silu, silu_gate
 from qkvflow.nn.ssm_scan import causal_conv, inverse_softplus, scan_by_chunks, scan_step
 
+CHANNELS = "ssm_channels"
+"""The axis of what the convolution mixes: x, B and C."""
 HEAD_SIZE = 64
 """Channels of a head where nothing else is said."""
+WIDEST_CONV = 64
+"""Positions that the convolution may see; each is written out in the program."""
 DECAY = 5
 """Operations of a decay inside of a chunk for each element."""
 
@@ -101,6 +108,19 @@ class SelectiveSSM(eqx.Module):
         normed = self.norm(hax.named(gated.astype(x.dtype), (*x.axes[:2], *self.z.Out)))
         return self.out(normed), None if cache is None else SsmCache(past, state)
 
+    def parameters(self) -> Table:
+        """x, B and C are maps of their own, side by side; the convolution has a kernel a channel."""
+        table = parameters_inside(self)
+        for path, found in table.items():
+            is_matrix = found.kind == "matrix" and found.group == "base"
+            if is_matrix and path.startswith("xbc.") and found.outputs[-1:] == (CHANNELS,):
+                inner = found.axes[-1].size - 2 * self.state_size
+                pieces = (inner, self.state_size, self.state_size)
+                table[path] = dataclasses.replace(found, pieces=pieces)
+            elif is_matrix and path.startswith("conv."):
+                table[path] = dataclasses.replace(found, kind="vector")
+        return table
+
     def _convolved(self, channels: Array, past: Array) -> tuple[Array, Array]:
         kernel = self.conv.weight.array.astype(channels.dtype)
         mixed, past = causal_conv(channels, kernel, past)
@@ -123,15 +143,15 @@ class SelectiveSSM(eqx.Module):
 class SsmPart(Part):
     """A selective state-space part and its shape."""
 
-    state_size: PositiveInt = 64
+    state_size: Size = 64
     """Size N of the state of each channel."""
-    expand: PositiveInt = 2
+    expand: Annotated[int, Bound(f"1 to {RATIO - 1}", 1, RATIO)] = 2
     """Inner width over the width of the model."""
-    head_size: PositiveInt | None = None
+    head_size: Size | None = None
     """Channels that share one decay rate and step size. None: 64, or less where that does not fit."""
-    conv_width: PositiveInt = 4
+    conv_width: Annotated[int, Bound(f"1 to {WIDEST_CONV}", 1, WIDEST_CONV + 1)] = 4
     """Width of the short causal convolution."""
-    chunk_size: PositiveInt = 128
+    chunk_size: Size = 128
     """Positions that the chunked scan handles in one matrix product."""
     delta_min: Positive = 1e-3
     """Smallest step size delta at the start."""
@@ -170,7 +190,7 @@ class SsmPart(Part):
         k_z, k_xbc, k_delta, k_conv, k_bias, k_out = jax.random.split(key, 6)
         Embed, Inner = config.Embed, Axis("ssm_inner", self.inner(config))
         Heads = Axis("ssm_heads", Inner.size // self.width_of_head(config))
-        Channels = Axis("ssm_channels", Inner.size + 2 * self.state_size)
+        Channels = Axis(CHANNELS, Inner.size + 2 * self.state_size)
         Width = Axis("ssm_conv", self.conv_width)
         rates = inverse_softplus(jnp.linspace(1.0, 16.0, Heads.size))
         return SelectiveSSM(

@@ -11,6 +11,12 @@ from haliax import NamedArray
 from jax import Array
 
 
+def mixed(x: NamedArray, embedding: NamedArray, shares: Array) -> NamedArray:
+    """What a layer takes of the stream and of x(0), by two shares."""
+    own, first = shares.astype(x.dtype)
+    return hax.named(own * x.array + first * embedding.array, x.axes)
+
+
 def read(x: NamedArray, added: NamedArray | None, *, sequential: bool) -> NamedArray:
     """What a part sees: the stream, and if parts are in sequence what those before it added."""
     return x if added is None or not sequential else x + added

@@ -53,14 +53,14 @@ def to_markdown(page: Sequence[Item], directory: Path) -> str:
     parts = []
     for item in spread(page):
         if isinstance(item, Heading):
-            parts.append(f"{'#' * item.level} {item.text}")
+            parts.append(f"{'#' * item.level} {tables.as_markdown(item.text)}")
         elif isinstance(item, Paragraph):
-            parts.append(item.text)
+            parts.append(tables.as_markdown(item.text))
         elif isinstance(item, Picture):
             if not item.in_text:
                 continue
             place = Path(os.path.relpath(item.path, directory)).as_posix()
-            parts.append(f"![{item.caption}]({place})")
+            parts.append(f"![{tables.as_markdown(item.caption)}]({place})")
         else:
             parts.append(tables.to_markdown(item))
     return "\n\n".join(parts) + "\n"

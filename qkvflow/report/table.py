@@ -8,7 +8,9 @@ import html
 from dataclasses import dataclass
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table as RichTable
+from rich.text import Text
 
 Row = tuple[str, ...]
 NARROW = 80
@@ -60,8 +62,18 @@ def to_markdown(table: Table) -> str:
     """The rows; what is above and below them is the page's."""
     rule = tuple("---" if table.is_words(i) else "---:" for i in range(len(table.heads)))
     lines = [table.heads, rule, *table.rows]
-    escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    escaped = ([as_markdown(cell).replace("|", "\\|") for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+
+
+def as_markdown(text: str) -> str:
+    """Text that Markdown shows as it is: no HTML, no links; names and errors are data."""
+    return html.escape(text, quote=False).replace("](", "]\\(")
+
+
+def of_markdown(shown: str) -> str:
+    """The text that `as_markdown` made this of."""
+    return html.unescape(shown.replace("]\\(", "]("))
 
 
 def to_html(table: Table) -> str:
@@ -100,9 +112,9 @@ def to_terminal(table: Table) -> RichTable:
     widths = [max(map(len, column)) for column in zip(table.heads, *table.rows)]
     is_wide = sum(widths) + 2 * len(widths) > NARROW
     shown = RichTable(
-        title=table.title or None,
+        title=escape(table.title) or None,
         title_justify="left",
-        caption=table.note or None,
+        caption=escape(table.note) or None,
         caption_justify="left",
         box=box.SIMPLE,
         padding=(0, 0 if is_wide else 1, 0, 0),
@@ -110,10 +122,10 @@ def to_terminal(table: Table) -> RichTable:
     )
     for i, head in enumerate(table.heads):
         if table.is_words(i):
-            shown.add_column(head, overflow="fold")
+            shown.add_column(Text(head), overflow="fold")
         else:
             above = head.replace(" ", "\n") if is_wide else head
-            shown.add_column(above, justify="right", no_wrap=True)
+            shown.add_column(Text(above), justify="right", no_wrap=True)
     for row in table.rows:
-        shown.add_row(*row)
+        shown.add_row(*map(Text, row))
     return shown

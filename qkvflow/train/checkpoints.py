@@ -12,7 +12,6 @@ state while training goes on. safetensors rather than orbax: benchmarks/checkpoi
 in numbers.
 """
 
-import os
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -24,25 +23,29 @@ import numpy as np
 
 from qkvflow import __version__, plugins
 from qkvflow.config import RunConfig
+from qkvflow.config.strict import read_typed, type_problems
 from qkvflow.data import Tokenizer
 from qkvflow.files import (
     FileError,
     building,
+    check_digests,
     file_sha256,
     point_link,
-    read_sealed,
     remove_abandoned,
+    set_aside,
     write_sealed,
 )
 from qkvflow.models import LanguageModel
 from qkvflow.models.paths import Arrays
-from qkvflow.models.storage import ARRAYS, check_shapes, read_arrays, write_arrays
+from qkvflow.models.storage import ARRAYS, check_shapes, known_plugins, read_arrays, write_arrays
 from qkvflow.nn.parameters import by_path
 from qkvflow.train.run_files import checkpoint_paths, model_directories, write_models
 from qkvflow.train.step import State
 
 FORMAT = 2
 OPTIMIZER, RECORD, BEST = "optimizer.safetensors", "training.json", "best"
+_TYPES: dict[str, Any] = {"run": dict[str, Any], "data_digest": str, "progress": dict[str, Any]}
+_TYPES |= {"files": dict[str, str]}
 
 
 @dataclass(frozen=True)
@@ -157,9 +160,7 @@ class CheckpointStore:
         expected, structure = by_path(like._replace(parameters={}))
         check_shapes(rest, expected, str(path))
         state = jax.tree.unflatten(structure, [rest[name] for name in expected])
-        where = record["progress"]
-        best = where["best"] and Best(**where["best"])
-        return Progress(where["step"], where["seconds"], best), state._replace(parameters=found)
+        return progress_of(record["progress"]), state._replace(parameters=found)
 
     def _read_parameters(self, path: Path, files: dict[str, str]) -> Arrays:
         each = [
@@ -171,16 +172,36 @@ class CheckpointStore:
         return {name: np.stack([arrays[name] for arrays in each]) for name in each[0]}
 
 
+def read_record(path: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself: run, progress, digests of its files."""
+    content = read_typed(path / RECORD, "checkpoint", FORMAT, _TYPES)
+    try:
+        progress_of(content["progress"])
+    except (KeyError, TypeError) as error:
+        raise FileError(f"{path / RECORD} does not say where the run stood: {error}.") from error
+    if OPTIMIZER not in content["files"]:
+        raise FileError(f"{path / RECORD} names no {OPTIMIZER}: it is not whole.")
+    return {**content, "plugins": known_plugins(content, path / RECORD)}
+
+
+def progress_of(table: dict[str, Any]) -> Progress:
+    """Where a run stood, from plain values.
+
+    Raises:
+        KeyError, TypeError: they lack something, or are of other types.
+    """
+    best = None if table["best"] is None else Best(**table["best"])
+    found = Progress(table["step"], table["seconds"], best)
+    for config in (found, *([best] if best else [])):
+        if problems := type_problems(config):
+            raise TypeError(" ".join(problems))
+    return found
+
+
 def check_checkpoint(path: Path) -> dict[str, Any]:
     """The record of a checkpoint, all of whose files are as they were written."""
-    content = read_sealed(path / RECORD, "checkpoint", FORMAT)
-    for name, sha256 in content["files"].items():
-        if not (path / name).is_file():
-            raise FileError(f"{path / name} is missing.")
-        if file_sha256(path / name) != sha256:
-            raise FileError(
-                f"{path / name} was changed or cut short after it was written: its sha256 differs."
-            )
+    content = read_record(path)
+    check_digests(path, content["files"])
     return content
 
 
@@ -202,7 +223,8 @@ def newest_good(directory: Path) -> tuple[Path | None, dict[str, Any], list[str]
             bad[path] = str(error)
             continue
         for other in bad:
-            _set_aside(other)
+            _unlink_best(other)
+            set_aside(other)
         return path, content, list(bad.values())
     if bad:
         raise FileError(
@@ -212,9 +234,8 @@ def newest_good(directory: Path) -> tuple[Path | None, dict[str, Any], list[str]
     return None, {}, []
 
 
-def _set_aside(path: Path) -> None:
+def _unlink_best(path: Path) -> None:
+    """Remove the link to the best checkpoint if it leads here."""
     best = path.with_name(BEST)
     if best.is_symlink() and best.resolve() == path.resolve():
         best.unlink()
-    free = path.with_name(f"bad-{path.name}")
-    path.rename(free.with_name(f"{free.name}-{os.urandom(3).hex()}") if free.exists() else free)

@@ -13,6 +13,7 @@ from jax import Array
 from qkvflow.data import TokenSplit, eval_windows
 from qkvflow.models import LanguageModel
 from qkvflow.models.language_model import token_losses
+from qkvflow.models.needs import batch_bytes, check_fits
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,12 @@ def evaluate(
 
     The split is cut into windows of `length`; each token is predicted from those before it in its
     window. `put` places a batch on devices; `advance` is told of every batch that is done.
+
+    Raises:
+        ConfigError: a batch does not fit into memory.
     """
+    needed = batch_bytes(model.config, batch_size, length)
+    check_fits(needed, f"An evaluation of {batch_size} windows at once", "a smaller batch_size")
     windows, chosen = count_windows(split, length), count_windows(split, length, tokens)
     sums, counts = [], []
     for inputs, targets, mask in eval_windows(split.ids, length, batch_size, chosen):

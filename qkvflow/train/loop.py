@@ -1,34 +1,36 @@
 """The whole of a run: data, resume, steps, evaluations, checkpoints, export."""
 
 import math
-import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
 
 from qkvflow.config import RunConfig, write_run
-from qkvflow.data import TokenDataset
-from qkvflow.files import FileError, building, file_errors
+from qkvflow.data import TokenDataset, coverage_note, never_targets
+from qkvflow.files import FileError, building, expanded, file_errors, set_aside
+from qkvflow.interrupt import stop_when_asked
 from qkvflow.lock import locked
-from qkvflow.memory import memory_limit
+from qkvflow.models.needs import shortage
 from qkvflow.plugins import check_loaded
 from qkvflow.train.checkpoints import Best, CheckpointStore, Progress, on_host
 from qkvflow.train.evaluation import Evaluation, evaluate
-from qkvflow.train.metrics import MetricsFile, Sink, make_trackers, read_metrics
+from qkvflow.train.metrics import MetricsFile, Sink, make_trackers
 from qkvflow.train.program import Program
 from qkvflow.train.recorder import Recorder, about_process
-from qkvflow.train.resume import find_saved, is_finished, open_data
+from qkvflow.train.resume import final_damage, find_saved, is_finished, open_data
 from qkvflow.train.run_files import write_models
 from qkvflow.train.start import starting_arrays
 from qkvflow.train.step import LIMIT, Report
+
+MOST_LEFT_OUT = 0.01
+"""Share of the train split that may never be a target without a word."""
 
 
 class TrainingError(RuntimeError):
@@ -45,6 +47,8 @@ class Outcome:
     """Whether all steps were taken; else it was asked to stop, and goes on when started again."""
     asked_to_stop: bool = False
     """Be it after the last step: what comes after this run should not begin."""
+    there_before: bool = False
+    """Whether it had finished before, so that nothing was run."""
 
 
 def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcome:
@@ -55,20 +59,29 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
     Raises:
         ConfigError, DataError: something cannot be used; nothing was begun.
         FileError: nor can a file; or the disk is full, and the same call goes on when it is not.
-        TrainingError: there is too little memory; or the loss was not finite, several steps in a row.
+        TrainingError: there is too little memory; or several steps in a row, or the last,
+            were not finite.
 
     Example:
         train(RunConfig(model="shared", steps=200), "runs/first")
         model = qkvflow.load("runs/first")
     """
     check_loaded("This run", run.plugins)
-    out = Path(out).expanduser()
+    out = expanded(out)
     with locked(out), ExitStack() as stack:
-        if is_finished(out, run):
-            return Outcome(out, run.steps, finished=True)
+        damage = final_damage(out)
+        if damage is None and is_finished(out, run):
+            return Outcome(out, run.steps, finished=True, there_before=True)
         saved = find_saved(out, run)
+        if damage is not None and saved is None:
+            raise FileError(
+                f"{damage} There is no checkpoint in {out} to write the trained model from again. "
+                f"Remove {out / 'final'} to train from the start."
+            )
         data = open_data(run, saved)
         program = Program(run, data)
+        check_memory(program.state_bytes, "The model with its optimizer", "a smaller model")
+        check_memory(program.batch_bytes, "A batch", "a smaller batch_size or length, or fewer seeds")
         trackers = make_trackers(run, out)
         model = program.learner.model
         store = CheckpointStore(out, run, model, data.tokenizer, data.digest)
@@ -80,32 +93,47 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
         elif run.start is not None:
             program.begin(starting_arrays(run, model))
         metrics = begin_files(out, run, progress)
-        before = read_metrics(out / "metrics.jsonl")
-        recorder = Recorder(run, model, [metrics, *trackers, *sinks], progress, before)
+        recorder = Recorder(run, model, [metrics, *trackers, *sinks], progress)
         stack.callback(recorder.close)
         recorder.write("start", progress, **about_process(model))
         for problem in saved.problems if saved else ():
             recorder.write("note", progress, text=f"{problem} An older checkpoint is taken.")
-        stop = stack.enter_context(stop_when_asked())
-        training = Training(run, out, data, program, store, recorder, stop, progress)
+        for text in () if saved else about_text(run, data):
+            recorder.write("note", progress, text=text)
+        if saved and damage is not None:
+            recorder.write("note", progress, text=f"{damage} It is written again from {saved.path}.")
+        training = Training(run, out, data, program, store, recorder, progress)
         try:
+            training.begin()
+            training.stop = stack.enter_context(stop_when_asked())  # from here on there is much to lose
             return training.run_all()
         except eqx.EquinoxRuntimeError as error:  # of an integrator that gave up
             raise TrainingError(f"Training stopped: {model.integrator.remedy}") from error
 
 
 def check_memory(needed: int | None, what: str, instead: str) -> None:
-    """Refuse what does not fit into the memory of a CPU; other devices say so themselves.
+    """Refuse what does not fit into memory.
 
     Raises:
         TrainingError: with what to choose instead.
     """
-    limit = memory_limit()
-    if needed is not None and limit is not None and needed > limit and jax.default_backend() == "cpu":
-        raise TrainingError(
-            f"{what} needs {needed / 1e9:,.1f} GB of memory, and there are {limit / 1e9:,.1f} GB here. "
-            f"Choose {instead}."
+    problem = shortage(needed, what, instead)
+    if problem is not None:
+        raise TrainingError(problem)
+
+
+def about_text(run: RunConfig, data: TokenDataset) -> list[str]:
+    """Sentences about text that nothing is learned from: lost by the tokenizer, or never a target."""
+    lost = coverage_note(data, run.least_coverage)
+    notes = [] if lost is None else [lost]
+    tokens = len(data["train"].ids)
+    left_out = never_targets(tokens, run.length)
+    if left_out > MOST_LEFT_OUT * tokens:
+        notes.append(
+            f"{left_out:,} of the {tokens:,} tokens of the train split, those at its end, are never "
+            f"targets: no window of length {run.length} reaches them. A shorter one leaves out fewer."
         )
+    return notes
 
 
 def begin_files(out: Path, run: RunConfig, progress: Progress) -> MetricsFile:
@@ -131,19 +159,23 @@ class Training:
     program: Program
     store: CheckpointStore
     recorder: Recorder
-    stop: threading.Event
     progress: Progress
     """Where the run stands."""
+    stop: threading.Event = field(default_factory=threading.Event)
+    """Set when the run is asked to stop."""
     failing: bool = False
     """Whether the last step was not applied."""
+
+    def begin(self) -> None:
+        """What comes before the first step: compile, and evaluate fresh weights."""
+        if self.progress.step < self.run.steps:
+            self._compile()
+        if self.progress.step == 0:
+            self._evaluate()
 
     def run_all(self) -> Outcome:
         """Take the steps that are left; evaluate, save and export when it is time."""
         run = self.run
-        if self.progress.step < run.steps:
-            self._compile()
-        if self.progress.step == 0:
-            self._evaluate()
         while (step := self.progress.step) < run.steps and not self.stop.is_set():
             self._advance(min(_next(step, run.eval_every), _next(step, run.save_every), run.steps))
             better = self._is_time(run.eval_every) and self._evaluate()
@@ -151,7 +183,7 @@ class Training:
                 self._save()
         finished = self.progress.step == run.steps
         if finished:
-            self.recorder.evaluated("final", self.progress, self._evaluations(run.final_tokens))
+            self._evaluate_end()
         self._save()
         problem = self.store.wait()
         if problem:
@@ -162,7 +194,6 @@ class Training:
 
     def _compile(self) -> None:
         """Compile the step, unless it does not fit into memory."""
-        check_memory(self.program.state_bytes, "The model with its optimizer", "a smaller model")
         memory_bytes = self.program.memory_bytes
         check_memory(
             memory_bytes,
@@ -196,9 +227,12 @@ class Training:
             if failures[i]:
                 loss, norm = (np.atleast_1d(x)[i] for x in (report.loss, report.gradient_norm))
                 what = f"loss {loss} and gradient norm {norm} at step {step}, seed {seed}"
+                if np.isfinite([loss, norm]).all():
+                    what += "; with them parameters or the optimizer's state would not be finite"
                 self._note(f"Step {step} was not applied: {what}.")
                 if failures[i] >= LIMIT:
-                    raise TrainingError(self._advice(what))
+                    before = f"as in the {LIMIT - 1} steps before it. None of them was applied"
+                    raise TrainingError(self._advice(f"{what}, {before}"))
 
     def _note(self, text: str) -> None:
         """A sentence that somebody should read."""
@@ -206,11 +240,20 @@ class Training:
 
     def _advice(self, what: str) -> str:
         return (
-            f"Training stopped: {what}, as in the {LIMIT - 1} steps before it. None of them was "
-            "applied. Begin again in another directory, with a smaller optimizer.learning_rate, a "
-            "longer optimizer.warmup, a smaller optimizer.clip, or architecture.compute_dtype float32. "
-            f"The last good checkpoint is in {self.out / 'checkpoints'}."
+            f"Training stopped: {what}. Begin again in another directory, with a smaller "
+            "optimizer.learning_rate, a longer optimizer.warmup, a smaller optimizer.clip, other "
+            "optimizer.options, or architecture.compute_dtype float32. The last good checkpoint is in "
+            f"{self.out / 'checkpoints'}."
         )
+
+    def _evaluate_end(self) -> None:
+        """Evaluate the trained model, unless its last step was not applied; its loss must be finite."""
+        if np.any(jax.device_get(self.program.state.failures)):
+            raise TrainingError(self._advice("the last step was not applied, as its note says"))
+        evaluations = self._evaluations(self.run.final_tokens)
+        self.recorder.evaluated("final", self.progress, evaluations)
+        if not np.isfinite([evaluation.loss for evaluation in evaluations]).all():
+            raise TrainingError(self._advice("the loss on the valid split is not finite at the end"))
 
     def _evaluate(self) -> bool:
         """Evaluate on the valid split; whether the mean over seeds is the best so far."""
@@ -251,25 +294,9 @@ class Training:
         ):
             parameters = on_host(self.program.state).parameters
             write_models(directory, self.run, model, self.data.tokenizer, parameters)
+            if final.is_dir():  # damaged, or the run would not have begun
+                set_aside(final)
 
 
 def _next(step: int, interval: int) -> int:
     return (step // interval + 1) * interval
-
-
-@contextmanager
-def stop_when_asked() -> Iterator[threading.Event]:
-    """An event that is set by the first SIGINT or SIGTERM; a second one has its usual effect."""
-    stop, usual = threading.Event(), dict[int, Any]()
-
-    def ask(number: int, frame: Any) -> None:
-        stop.set()
-        signal.signal(number, usual[number])
-
-    if threading.current_thread() is threading.main_thread():  # no other can be told
-        usual |= {each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for each, handler in usual.items():
-            signal.signal(each, handler)

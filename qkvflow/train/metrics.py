@@ -5,7 +5,6 @@ A record is a flat dictionary with a `kind`:
     start     a process began, or went on after a checkpoint: versions, devices, parameters
     train     every few steps: loss, norm of the gradient, learning rate, tokens a second
     valid     the loss on the valid split; `whole` says whether on all of it
-    reached   the first time that this loss was below a multiple of a tenth of a nat
     final     the same at the end, on the whole split unless `final_tokens` says otherwise
     note      a sentence that somebody should read
 
@@ -17,8 +16,9 @@ import errno
 import json
 import math
 import os
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +83,47 @@ def read_metrics(path: Path) -> list[Record]:
 def _parse(line: str) -> Record | None:
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    is_record = isinstance(record, dict) and isinstance(record.get("step"), int) and "kind" in record
-    return record if is_record else None
+    return record if _is_record(record) else None
+
+
+def _is_record(record: Any) -> bool:
+    """Whether it is of a kind, and has what those who read records of this kind ask for."""
+    if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+        return False
+    wanted = {"step": _is_count, **_WANTED.get(record["kind"], {})}
+    return all(name in record and is_one(record[name]) for name, is_one in wanted.items())
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_measured(value: Any) -> bool:
+    """A number, or none where it was not finite."""
+    return value is None or _is_number(value)
+
+
+_CURVE: dict[str, Callable[[Any], bool]] = {"seconds": _is_number, "loss": _is_measured}
+_WANTED: dict[str, dict[str, Callable[[Any], bool]]] = {
+    "train": _CURVE,
+    "valid": _CURVE,
+    "final": {
+        **_CURVE,
+        "bits_per_byte": _is_measured,
+        "standard_error": _is_measured,
+        "whole": lambda value: type(value) is bool,
+        "evaluated_tokens": _is_count,
+    },
+    "compiled": {"memory_bytes": lambda value: value is None or _is_count(value)},
+    "note": {"text": lambda value: isinstance(value, str)},
+}
+"""What a record has beside its kind and step, by its kind."""
 
 
 class Tracker(Sink):
@@ -149,22 +186,3 @@ def make_trackers(run: RunConfig, out: Path) -> list[Sink]:
             )
             raise ConfigError(f"The tracker {name} cannot be used:", [problem]) from error
     return trackers
-
-
-class Thresholds:
-    """Notices when a loss is first below a multiple of a tenth of a nat."""
-
-    def __init__(self, records: Iterable[Record]):
-        self._lowest: dict[Any, int] = {}
-        for record in records:
-            if record["kind"] == "valid":
-                self.newly_reached(record["loss"], record.get("seed"))
-
-    def newly_reached(self, loss: float | None, seed: int | None) -> list[float]:
-        """The thresholds that this loss is the first to reach; none at the first evaluation."""
-        if loss is None or not math.isfinite(loss):
-            return []
-        tenths = math.ceil(loss * 10 - 1e-9)
-        before = self._lowest.get(seed)
-        self._lowest[seed] = tenths if before is None else min(before, tenths)
-        return [] if before is None else [n / 10 for n in range(before - 1, tenths - 1, -1)]

@@ -10,6 +10,7 @@ import numpy as np
 from qkvflow.config import RunConfig
 from qkvflow.data import TokenDataset, batch_at
 from qkvflow.models import LanguageModel
+from qkvflow.models.needs import batch_bytes, bytes_of
 from qkvflow.models.paths import Arrays, with_arrays
 from qkvflow.train.depths import depth_at
 from qkvflow.train.placement import Placement
@@ -64,7 +65,13 @@ class Program:
     @property
     def state_bytes(self) -> int:
         """Of the state alone: weights and what the optimizer keeps of them."""
-        return sum(array.size * array.dtype.itemsize for array in jax.tree.leaves(self.shapes))
+        return bytes_of(self.shapes)
+
+    @property
+    def batch_bytes(self) -> int:
+        """Of a batch, its logits among it, at the least."""
+        run, config = self._run, self.learner.model.config
+        return run.seeds * batch_bytes(config, run.batch_size, run.length, run.accumulate)
 
     @property
     def memory_bytes(self) -> int | None:

@@ -13,12 +13,12 @@ from qkvflow.models import LanguageModel, count_parameters
 from qkvflow.train.checkpoints import Progress
 from qkvflow.train.depths import run_flops
 from qkvflow.train.evaluation import Evaluation
-from qkvflow.train.metrics import Record, Sink, Thresholds
+from qkvflow.train.metrics import Record, Sink
 from qkvflow.train.step import Report
 
 
 class Recorder:
-    """Knows what a step costs, and which losses were reached before."""
+    """Knows what a step costs, and when the last record was."""
 
     def __init__(
         self,
@@ -26,11 +26,9 @@ class Recorder:
         model: LanguageModel,
         sinks: Sequence[Sink],
         progress: Progress,
-        before: Sequence[Record],
     ):
         self._run = run
         self._sinks = sinks
-        self._thresholds = Thresholds(before)
         self._step_tokens = run.batch_size * run.length
         # Of a step on average; unknown where the integrator chooses its steps itself.
         has_grid = model.integrator.has_grid
@@ -71,13 +69,10 @@ class Recorder:
     def evaluated(
         self, kind: Literal["valid", "final"], at: Progress, evaluations: Sequence[Evaluation]
     ) -> None:
-        """An evaluation of every seed; in training also the losses that it is the first to reach."""
+        """An evaluation of every seed."""
         for seed, evaluation in zip(self._seeds, evaluations):
             values = asdict(evaluation)
             self.write(kind, at, **seed, evaluated_tokens=values.pop("tokens"), **values)
-            if kind == "valid":
-                for loss in self._thresholds.newly_reached(evaluation.loss, seed.get("seed")):
-                    self.write("reached", at, **seed, loss=loss)
 
     def close(self) -> None:
         """Close every sink."""

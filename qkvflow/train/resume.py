@@ -1,8 +1,9 @@
 """Going on where a run stopped: the newest good checkpoint, if it is of the same run and data."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -14,6 +15,7 @@ from qkvflow.config.yaml_files import recorded_run
 from qkvflow.data import (
     TokenDataset,
     Tokenizer,
+    coverage_note,
     default_cache_dir,
     eval_windows,
     load_corpus,
@@ -21,19 +23,24 @@ from qkvflow.data import (
     prepare,
     windows_per_epoch,
 )
-from qkvflow.files import FileError
+from qkvflow.files import FileError, expanded
 from qkvflow.models import build_model
 from qkvflow.models.paths import Arrays, arrays_of
-from qkvflow.models.storage import read_about, shape_problems
-from qkvflow.train.checkpoints import newest_good
-from qkvflow.train.run_files import model_directories, read_tokenizer
+from qkvflow.models.storage import check_model, read_about, shape_problems
+from qkvflow.train.checkpoints import RECORD, newest_good, read_record
+from qkvflow.train.run_files import find_models, model_directories, read_tokenizer
 from qkvflow.train.start import starting_tokenizer
 
-FREE = ("eval_every", "save_every", "keep", "log_every", "trackers", "plugins", "start.checkpoint")
+FREE = (
+    *("eval_every", "save_every", "keep", "log_every", "trackers", "plugins", "least_coverage"),
+    "start.checkpoint",
+)
 """Fields of a run that may change between two starts: they do not touch the result.
 
 A base or a plugin may lie elsewhere: its digest says whether it is the same.
 """
+MOST = 8
+"""Settings that differ which a sentence names."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +71,20 @@ def find_saved(out: Path, run: RunConfig) -> Saved | None:
     return Saved(path, record, check_same_run(path, there, run), tuple(problems))
 
 
+def final_damage(out: Path) -> str | None:
+    """What is wrong with the files of a trained model; None where they are whole, or there are none."""
+    if not (out / "final").is_dir():
+        return None
+    try:
+        for directory in model_directories(out / "final", recorded_run(out / "run.yaml")):
+            check_model(directory)
+    except (ConfigError, FileError) as error:
+        return str(error)
+    return None
+
+
 def is_finished(out: Path, run: RunConfig) -> bool:
-    """Whether a directory holds the trained model of this run.
+    """Whether a directory holds the trained model of this run, whose files are whole.
 
     Raises:
         FileError: it holds that of another run.
@@ -79,23 +98,79 @@ def is_finished(out: Path, run: RunConfig) -> bool:
     return True
 
 
+def find_run(path: str | os.PathLike[str]) -> RunConfig | None:
+    """The run that a model is of; None of one that was imported or exported, which does not say."""
+    directory = find_models(expanded(path))[0].resolve()
+    for place in (directory, directory.parent):  # of several seeds, models lie one deeper
+        if (place / RECORD).is_file():
+            record = read_record(place)
+            return RunConfig.from_dict(moved_run(record["run"]))
+        if place.name == "final" and (place.parent / "run.yaml").is_file():
+            return recorded_run(place.parent / "run.yaml")
+    return None
+
+
+def own_text(
+    checkpoint: str | os.PathLike[str],
+    data: str | None,
+    documents: int | Literal["run"] | None,
+) -> tuple[str, int | None]:
+    """The text for a model and how many documents of it; what is not named is that of its run.
+
+    Raises:
+        ConfigError: no text is named, and nothing says which one the model was trained on.
+    """
+    if data is not None and documents != "run":
+        return data, documents
+    run = find_run(checkpoint)
+    if data is None and run is None:
+        problem = f"nothing says which text {checkpoint} was trained on; name one with --data."
+        raise ConfigError("There is no text:", [problem])
+    text = data if run is None or data is not None else run.data
+    assert text is not None
+    if documents != "run":
+        return text, documents
+    return text, (run if run is not None and run.data == text else RunConfig()).documents
+
+
 def check_same_run(path: Path, there: RunConfig, here: RunConfig) -> Tokenizer:
     """Refuse to go on with another model, text or schedule; the tokenizer that the run began with."""
     tokenizer = read_tokenizer(model_directories(path, there)[0])
-    old, new = _flat(there.to_dict()), _flat(here.to_dict())
-    problems = [
-        f"{name} is {old.get(name)!r} there and {new.get(name)!r} here"
-        for name in sorted(old.keys() | new.keys())
-        if not {name, name.split(".")[0]} & {*FREE} and old.get(name) != new.get(name)
-    ]
+    problems = _differences(there, here)
     if problems:
         size = tokenizer.vocab_size
         problems += shape_problems(_shapes(there, size), _shapes(here, size))
         raise FileError(
-            f"{path} is of another run: {'; '.join(problems)}. Give the settings it was begun with, "
-            "or another directory with --out."
+            f"{path} is of another run: {'; '.join(problems)}. Give the settings it was begun with"
+            f"{_kept_settings(path)}, or another directory with --out."
         )
     return tokenizer
+
+
+def _differences(there: RunConfig, here: RunConfig) -> list[str]:
+    """The settings that differ and may not, the model first; some, and how many more."""
+    old, new = _flat(there.to_dict()), _flat(here.to_dict())
+    names = [
+        name
+        for name in sorted(old.keys() | new.keys(), key=lambda name: (name != "model", name))
+        if not {name, name.split(".")[0]} & {*FREE} and old.get(name) != new.get(name)
+    ]
+    problems = [_difference(name, old, new) for name in names]
+    more = [f"and {len(names) - MOST} more settings"] if len(names) > MOST else []
+    return problems[:MOST] + more
+
+
+def _difference(name: str, old: dict[str, Any], new: dict[str, Any]) -> str:
+    if name == "start.digest" and {name} <= old.keys() & new.keys():
+        bases = [f"{run['start.checkpoint']} (digest {run[name][:12]})" for run in (old, new)]
+        return f"its base is {bases[0]} there and {bases[1]} here"
+    return f"{name} is {old.get(name)!r} there and {new.get(name)!r} here"
+
+
+def _kept_settings(path: Path) -> str:
+    """Where the settings of the run that something belongs to can be read."""
+    files = (place / "run.yaml" for place in path.parents)
+    return next((f", which are in {file}" for file in files if file.is_file()), "")
 
 
 def _flat(fields: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -114,7 +189,8 @@ def open_data(run: RunConfig, saved: Saved | None = None) -> TokenDataset:
     """The tokens of a run; of one that goes on or has a start, with the tokenizer it began with.
 
     Raises:
-        DataError: the text cannot be used, is too short, or there is no such tokenizer.
+        DataError: the text cannot be used, is too short, there is no such tokenizer, or it loses
+            too much of the text.
         FileError: it has changed since the run began.
     """
     corpus = load_corpus(run.data, limit=run.documents)
@@ -127,6 +203,7 @@ def open_data(run: RunConfig, saved: Saved | None = None) -> TokenDataset:
     begun = saved.tokenizer if saved else starting_tokenizer(run)
     tokenizer = begun or make_tokenizer(run.tokenizer, corpus, run.bpe_size)
     dataset = prepare(corpus, tokenizer, default_cache_dir())
+    coverage_note(dataset, run.least_coverage)  # refuses a tokenizer that loses too much
     windows_per_epoch(len(dataset["train"].ids), run.length)  # refuses a text without a window
-    next(eval_windows(dataset["valid"].ids, run.length, run.batch_size))
+    eval_windows(dataset["valid"].ids, run.length, run.batch_size)  # or without a target
     return dataset

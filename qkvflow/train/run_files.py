@@ -15,18 +15,13 @@ from typing import TypeVar
 from qkvflow import plugins
 from qkvflow.config import RunConfig
 from qkvflow.data import Tokenizer, tokenizer_from_dict
-from qkvflow.files import FileError, file_sha256, read_json
+from qkvflow.files import FileError, expanded, file_sha256, first_of, read_json, state_of
 from qkvflow.models import LanguageModel
 from qkvflow.models.paths import Arrays
-from qkvflow.models.storage import (
-    ARRAYS,
-    CONFIG,
-    TOKENIZER,
-    read_about,
-    read_model,
-    write_model,
-)
+from qkvflow.models.storage import ARRAYS, CONFIG, TOKENIZER, read_about, read_model, write_model
 
+ADAPTER = "adapter.json"
+"""What an adapter has where a model has a config.json."""
 _Read = TypeVar("_Read")
 
 
@@ -39,7 +34,7 @@ def load_model(path: str | os.PathLike[str]) -> LanguageModel:
     Raises:
         FileError: nothing is there, or a file is cut short, changed, or of a newer version.
     """
-    return _read_newest(Path(path).expanduser(), read_model)
+    return _read_newest(expanded(path), read_model)
 
 
 def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
@@ -52,7 +47,7 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
 
 def find_tokenizer(path: str | os.PathLike[str]) -> Tokenizer | None:
     """The tokenizer of a model; None where it was saved without one, as an imported one may be."""
-    return _read_newest(Path(path).expanduser(), _read_tokenizer)
+    return _read_newest(expanded(path), _read_tokenizer)
 
 
 def _read_tokenizer(directory: Path) -> Tokenizer | None:
@@ -89,9 +84,19 @@ def find_models(path: Path) -> list[Path]:
     found = [step for step in checkpoint_paths(path / "checkpoints") if (step / CONFIG).is_file()]
     if found:
         return found
-    state = "holds no model" if path.is_dir() else "is not there"
     raise FileError(
-        f"{path} {state}: expected a directory with {CONFIG} and {ARRAYS}, or that of a training run."
+        f"{path} {state_of(path, 'holds no model')}: expected a directory with {CONFIG} and {ARRAYS}, "
+        f"or that of a training run.{_instead(path)}"
+    )
+
+
+def _instead(path: Path) -> str:
+    """What to name in place of a directory that holds no model, if that is at hand."""
+    if (path / ADAPTER).is_file():
+        return " It holds an adapter: name its base, and this with qkvflow export --adapter."
+    places = [path.parent, *sorted(path.glob("*/"))]
+    return first_of(
+        place for place in places for kept in ("", "final") if (place / kept / CONFIG).is_file()
     )
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from fnmatch import fnmatchcase
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -11,6 +12,7 @@ from qkvflow.config.variants import Adapter
 from qkvflow.data import Tokenizer
 from qkvflow.files import FileError
 from qkvflow.models import LanguageModel, adapt, adapter_paths, unroll
+from qkvflow.models.named import FLOW
 from qkvflow.models.paths import Arrays, arrays_of
 from qkvflow.models.storage import arrays_digest, check_shapes
 from qkvflow.train.run_files import load_model, read_tokenizer
@@ -44,14 +46,20 @@ def prepared(
     return adapt(model, architecture.adapter, key=jax.random.key(seed))
 
 
-def starting_shapes(
-    base: LanguageModel, depth: int | None, adapter: Adapter | None, checkpoint: str
-) -> LanguageModel:
-    """The model that a run starts with, in shapes only.
+def settings_of_start(
+    checkpoint: str,
+    depth: int | None,
+    adapter: Adapter | None,
+    train: Literal["all", "adapter", "embeddings_and_norms"],
+    also: tuple[str, ...],
+) -> dict[str, Any]:
+    """The settings that a run takes from its base: model, tokenizer, architecture and start.
 
     Raises:
-        ConfigError: the base, which lies in `checkpoint`, has another adapter already.
+        FileError: the base is missing or broken.
+        ConfigError: it has another adapter already, or has no such arrays to train.
     """
+    base = load_model(checkpoint)
     if adapter is not None and base.config.adapter is not None and depth is None:
         problem = (
             f"{checkpoint} has adapters already. Name a depth, or make them part of its weights "
@@ -59,7 +67,15 @@ def starting_shapes(
         )
         raise ConfigError("The base cannot have another adapter:", [problem])
     architecture = dataclasses.replace(base.config, adapter=adapter)
-    return eqx.filter_eval_shape(prepared, base, depth, architecture)
+    model = eqx.filter_eval_shape(prepared, base, depth, architecture)
+    start = StartConfig(checkpoint, arrays_digest(arrays_of(base)), depth, train, also)
+    trained_paths(model, start)
+    return {
+        "model": FLOW if model.preset is None else model.preset.name,
+        "tokenizer": read_tokenizer(checkpoint).kind,
+        "architecture": model.config,
+        "start": start,
+    }
 
 
 def starting_arrays(run: RunConfig, model: LanguageModel) -> list[Arrays]:

@@ -1,8 +1,8 @@
 """One step of training: gradients of a batch, and the optimizer's answer to them.
 
-A step whose loss or gradient is not finite is not applied: parameters and optimizer stay as they
-were, and training goes on with the next batch. After `LIMIT` such steps in a row nothing is applied
-any more, until the loop has noticed and stops.
+A step is not applied where its loss, its gradient, or what the optimizer makes of them (parameters and
+its own state) is not finite: both stay as they were, and training goes on with the next batch. After
+`LIMIT` such steps in a row nothing is applied any more, until the loop has noticed and stops.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from qkvflow.models import LanguageModel, build_model
 from qkvflow.models.language_model import token_losses
 from qkvflow.models.paths import Arrays, arrays_of, with_arrays
 from qkvflow.nn.time_embed import layer_times
-from qkvflow.train.optimizer import check_optimizer, make_optimizer, make_schedule
+from qkvflow.train.optimizer import checked_optimizer, make_optimizer, make_schedule
 from qkvflow.train.start import trained_paths
 
 LIMIT = 3
@@ -72,8 +72,8 @@ class Learner:
         arrays, _ = split(arrays_of(model), trained)
         schedule = make_schedule(run.optimizer, run.steps)
         table, _ = split(model.parameters(), trained)
-        optimizer = make_optimizer(run.optimizer, schedule, table)
-        check_optimizer(optimizer, arrays, run.optimizer.name)
+        made = make_optimizer(run.optimizer, schedule, table)
+        optimizer = checked_optimizer(made, arrays, run.optimizer.name)
         return Learner(run.model, model, optimizer, schedule, run.accumulate, trained)
 
     def start(self, seed: Array) -> State:
@@ -95,11 +95,11 @@ class Learner:
         trained, fixed = split(state.parameters, self.trained)
         loss, gradients = self.gradients(trained, fixed, key, inputs, targets, depth)
         norm = optax.tree.norm(gradients)
-        finite = jnp.isfinite(loss) & jnp.isfinite(norm)
-        failures = jnp.where(finite, 0, state.failures + 1).astype(jnp.int32)
-        applied = lax.optimization_barrier(finite & (state.failures < LIMIT))
         updates, optimizer = self.optimizer.update(gradients, state.optimizer, trained)
         parameters = optax.apply_updates(trained, updates)
+        finite = jnp.isfinite(loss) & jnp.isfinite(norm) & _is_finite((parameters, optimizer))
+        failures = jnp.where(finite, 0, state.failures + 1).astype(jnp.int32)
+        applied = lax.optimization_barrier(finite & (state.failures < LIMIT))
         parameters, optimizer = jax.tree.map(
             lambda new, old: jnp.where(applied, new, old),
             (parameters, optimizer),
@@ -139,6 +139,12 @@ class Learner:
         zero = jnp.zeros(()), jax.tree.map(jnp.zeros_like, parameters)
         total, _ = lax.scan(add, zero, (keys, *batches))
         return jax.tree.map(lambda x: x / self.accumulate, total)
+
+
+def _is_finite(tree: Any) -> Array:
+    """Whether the norm over all arrays is; of each of them alone it would take longer to compile."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return jnp.isfinite(optax.tree.norm([leaf.astype(jnp.float32) for leaf in leaves]))
 
 
 def split(arrays: Arrays, trained: tuple[str, ...]) -> tuple[Arrays, Arrays]:

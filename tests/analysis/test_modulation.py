@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from qkvflow.analysis import modulators
 from qkvflow.analysis.spectra import spread
-from qkvflow.experiments.gates import gates_of
+from qkvflow.experiments.gates import save_gates
 from qkvflow.nn.time_embed import layer_times
 from qkvflow.nn.weights import resolve
 from tests.support import random_model, small_config
@@ -60,10 +61,12 @@ def test_gates_on_both_sides_have_a_name_each():
     assert found["mlp.up (2)"].shape == (5, 32)
 
 
-def test_by_default_gates_are_those_of_the_layers():
+def test_gates_that_an_experiment_keeps_are_those_of_the_layers(tmp_path):
     model = model_of("gated", num_layers=3)
-    own, same = gates_of(model), gates_of(model, layer_times(3))
-    assert all(np.array_equal(own[name], same[name]) for name in same)
+    save_gates(model, tmp_path, "run")
+    kept, same = load_file(tmp_path / "run.gates.safetensors"), modulators(model, layer_times(3))
+    assert kept.keys() == same.keys()
+    assert all(np.array_equal(kept[name], same[name]) for name in same)
 
 
 def test_gates_that_are_told_one_time_are_constant():

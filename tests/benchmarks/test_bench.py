@@ -1,22 +1,184 @@
 """Contests: processes of their own, turns, ratios, bounds; and what is made of them."""
 
+import functools
+import importlib
 import json
+import logging
 import os
+from pathlib import Path
 
+import equinox as eqx
+import jax
 import numpy as np
 import pytest
 
-from benchmarks.speed import figures, show
+import benchmarks
+from benchmarks import step_parts
+from benchmarks.faults import kills_while_fine_tuning
+from benchmarks.speed import __main__ as command
+from benchmarks.speed import costs, figures, growth, lines, ours, show
 from benchmarks.speed.__main__ import main
 from benchmarks.speed.contest import Competition, ContestError, Entry, Times, compete
 from benchmarks.speed.growth import AXES, Growth, shape_at
 from benchmarks.speed.lines import PEAK, Claim, Contest, Outcome, contests, find
+from qkvflow.models import MODELS, build_model, training_memory
+from qkvflow.train import train
+from tests.train.support import tiny_run, write_text
 
 TASKS = "tests.benchmarks.tasks"
 
 
 def sleeping(seconds):
     return Entry(f"{TASKS}:sleeping", (seconds,))
+
+
+TINY = ours.Shape(hidden=16, heads=2, layers=1, length=16, batch=2)
+AT_A_TINY_SIZE = {
+    "matrix_product": lambda size: (8,),
+    "training_step": lambda name, shape, seeds=1: (name, TINY, min(seeds, 2)),
+    "gradients": lambda name, shape: (name, TINY),
+    "generation": lambda name, shape, new: (name, TINY, 3),
+    "continuation": lambda parts, shape, offset, capacity: (parts, TINY, min(offset, 64), 128),
+    "state_space_scan": lambda route, chunk, *sizes: (route, min(chunk, 16), 1, 32, 2),
+    "torch_training_step": lambda shape, compiled: (TINY, False),
+    "transformers_generation": lambda shape, new: (TINY, 3),
+}
+
+
+@functools.cache
+def facts_of(make, arguments):
+    """Do a task once, here."""
+    task = Entry(make, arguments).task()
+    task.call()
+    return task.facts
+
+
+def compete_here(entries, rounds, advance):
+    """A competition at a tiny size, in this process, of which the times say nothing."""
+    facts = {}
+    for name, entry in entries.items():
+        smaller = AT_A_TINY_SIZE.get(entry.make.split(":")[1], lambda shape: (TINY,))
+        facts[name] = {"flops": 1.0, **facts_of(entry.make, smaller(*entry.arguments))}
+    for _ in range(rounds):
+        advance()
+    return Competition({name: Times((0.01,) * rounds) for name in entries}, facts, {})
+
+
+class Here:
+    """A contestant that stays in this process."""
+
+    def __init__(self, entry):
+        self.facts = compete_here({"": entry}, 0, None).facts[""]
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def _here(monkeypatch, tmp_path):
+    """Contests at a tiny size, in this process and without torch."""
+    monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path / "cache"))
+    for module in (lines, growth, step_parts):
+        monkeypatch.setattr(module, "compete", compete_here)
+    for module in (ours, step_parts):
+        monkeypatch.setattr(module, "keep_freed_memory", lambda: None)
+    for module in (lines, step_parts):
+        monkeypatch.setattr(module, "peers_are_installed", lambda: False)
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+@pytest.mark.usefixtures("_here")
+def test_every_contest_is_held_and_keeps_when_and_what_it_measured(monkeypatch, tmp_path, capsys):
+    small = build_model("standard", TINY.config(), key=jax.random.key(0))
+    plan = training_memory(eqx.filter_eval_shape(lambda: small), 1, 8)
+    monkeypatch.setattr(costs, "training_memory", lambda *_: plan)
+    monkeypatch.setattr(costs, "Contestant", Here)
+    monkeypatch.setattr(costs, "startup", functools.partial(lambda one, runs: one(1), costs.startup))
+    for name in ("draw", "draw_growth"):  # after every contest
+        monkeypatch.setattr(figures, name, lambda *_: None)
+    for module in (costs, command):
+        monkeypatch.setattr(module, "MODELS", {"standard": MODELS["standard"]})
+    old = {"date": "before", "code": "another"}
+    (tmp_path / "bench.json").write_text(json.dumps({"contests": {}, "growth": {}}))
+    assert main(["--rounds", "1", "--out", str(tmp_path)]) == 0
+    assert 'pip install "qkvflow[peers]"' in capsys.readouterr().out
+    record = json.loads((tmp_path / "bench.json").read_text())
+    assert [*record["contests"]] == [contest.key for contest in contests()]
+    assert [*record["growth"]] == [*AXES]
+    assert [*record["measured"]] == [*record["contests"], *AXES, "once"]
+    record["measured"] = dict.fromkeys(record["measured"], old)
+    (tmp_path / "bench.json").write_text(json.dumps(record))
+    assert main(["--only", "seeds", "--rounds", "1", "--out", str(tmp_path)]) == 0
+    again = json.loads((tmp_path / "bench.json").read_text())["measured"]
+    assert again.pop("seeds").keys() == old.keys()
+    assert {*map(str, again.values())} == {str(old)}, "each contest has its own"
+
+
+SCRIPTS = {
+    "attention": {"SHAPES": ((1, 2, 8, 4),), "RUNS": 1},
+    "checkpoints": {"RUNS": 1, "SHAPE": TINY.config()},
+    "depth_basis": {
+        "LAYERS": 2,
+        "TOKENS": 64,
+        "STEPS": 2,
+        "HEADS": 1,
+        "DATA": "text.txt",
+        "TRAINED": ("shared",),
+    },
+    "faults": {"FAULTS": (kills_while_fine_tuning,)},
+    "kill": {"run_and_kill": lambda *_: {"caught": [("any_time", None), ("any_time", "saving")]}},
+    "learning": {"MODELS": ("standard",), "DATA": "text.txt", "ORDER": 2},
+    "magnitude_over_depth": {},
+    "step_parts": {"SHAPES": {"small": TINY}, "ROUNDS": 1},
+    "unroll": {"DEPTHS": range(1, 2), "TRAINED_DEPTH": 2, "FAMILIES": ("low_rank",)},
+}
+SMALL_RUN = """
+--steps 2 --batch-size 2 --length 8 --eval-tokens 64 --optimizer.warmup 1 --architecture.hidden-dim 8
+--architecture.num-layers 1
+"""
+
+
+@pytest.mark.usefixtures("_here")
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_script_runs_at_a_tiny_size(name, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = write_text(tmp_path / "text.txt")
+    module = importlib.import_module(f"benchmarks.{name}")
+    for constant, value in SCRIPTS[name].items():
+        monkeypatch.setattr(module, constant, value)
+    if name == "learning":
+        monkeypatch.setattr(module, "OPTIONS", SMALL_RUN)
+    if name == "magnitude_over_depth":
+        run = tiny_run(text, steps=2)
+        train(run, tmp_path / "runs" / "gated" / "seed-0")
+        record = {"arm": "gated", "run": run.to_dict()}
+        (tmp_path / "runs" / "gated" / "seed-0.json").write_text(json.dumps(record))
+    arguments = {"kill": ([],), "faults": (["--kills", "1"],)}.get(name, ())
+    module.main(*arguments, tmp_path)
+    logging.disable(logging.NOTSET)
+    assert json.loads((tmp_path / f"{name}.json").read_text())
+    assert capsys.readouterr().out
+
+
+def test_no_script_is_forgotten():
+    paths = Path(benchmarks.__file__).parent.glob("*.py")
+    assert {path.stem for path in paths if "__main__" in path.read_text()} == {*SCRIPTS}
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("contest", contests(), ids=lambda contest: contest.key)
+def test_peers_take_part(contest):
+    pytest.importorskip("torch")
+    theirs = {name: e for name, e in contest.entries.items() if e.make.startswith(lines.PEERS)}
+    compete_here(theirs, 1, lambda: None)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("part", step_parts.PEERS)
+def test_parts_of_peers_are_made(part):
+    pytest.importorskip("torch")
+    part(TINY).call()
 
 
 def test_contestants_take_turns_in_processes_of_their_own():

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import jax
@@ -71,7 +72,8 @@ def test_compare_trains_every_model_and_shows_what_differs(capsys, monkeypatch, 
     monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
-    small = "--steps 12 --hidden-dim 16 --num-layers 2 --length 32 --learning-rate 0.01"
+    (tmp_path / "text.txt").write_text("A weight is a curve over depth.\n" * 800)
+    small = "--data text.txt --steps 24 --hidden-dim 16 --num-layers 2 --length 32 --learning-rate 1e-2"
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # optax needs it
         assert main(["compare", *small.split()]) == 0
     printed = capsys.readouterr().out
@@ -83,4 +85,10 @@ def test_compare_trains_every_model_and_shows_what_differs(capsys, monkeypatch, 
     assert "6-gram" in printed
     assert (tmp_path / "comparison" / "report.html").is_file()
     assert json.loads((tmp_path / "tong_comparison_results.json").read_text())["standard"]["params"]
-    assert (tmp_path / "tong_comparison_results.pkl").is_file()
+    (tmp_path / "tong_comparison_results.pkl").unlink()
+    shutil.move("comparison", "other")
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        assert main(["compare", *small.split(), "--out", "other"]) == 0
+    assert f"{len(MODELS)} of {len(MODELS)} runs were there before" in capsys.readouterr().out
+    assert not (tmp_path / "tong_comparison_results.pkl").exists(), "all of it goes to --out"
+    assert (tmp_path / "other" / "tong_comparison_results.pkl").is_file()

@@ -5,6 +5,7 @@ import importlib
 import io
 import json
 import pickle
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from qkvflow.cli.experiment import run as run_command
 from qkvflow.cli.experiment.cost import of_runs
 from qkvflow.cli.main import main
 from qkvflow.config import RunConfig
-from qkvflow.experiments import slurm
+from qkvflow.experiments import report, slurm
 from qkvflow.experiments.jobs import Job
 from qkvflow.experiments.plan import PLANS, Plan
 from qkvflow.experiments.records import finished
@@ -77,8 +78,11 @@ def test_nothing_is_begun_where_there_is_nothing_to_reuse(command, plan, tmp_pat
 def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
     assert main(["experiment", "tune", "--plan", plan, "--out", "out"]) == 0
     assert "lr-0.01" in capsys.readouterr().out
+    assert main(["experiment", "tune", "--plan", plan, "--out", "out"]) == 0
+    assert "was chosen before; nothing was run." in capsys.readouterr().out
     assert main(["experiment", "run", "--plan", plan, "--out", "out"]) == 0
     printed = capsys.readouterr().out
+    assert "there before" not in printed
     assert "Differences of valid losses" in printed
     assert "cannot go below 0.5" in " ".join(printed.split())
     summary = json.loads((tmp_path / "out" / "statistics_summary.json").read_text())
@@ -110,6 +114,7 @@ def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
     assert main(["experiment", "pack", "out"]) == 0
     assert "8 runs in records.jsonl" in capsys.readouterr().out
     assert main(["experiment", "run", "--plan", plan, "--out", "out"]) == 0
+    assert "4 of 4 runs were there before; nothing was run." in capsys.readouterr().out
     assert numbers_of((tmp_path / "out" / "report.md").read_text()) == told
     assert main(["experiment", "report", "--results", "out", "out"]) == 2
     assert "say where it goes with --out" in capsys.readouterr().err
@@ -215,7 +220,35 @@ def test_an_ablation_leaves_a_table_and_a_figure(plan, tmp_path, capsys):
     assert [(r.seed, r.run["steps"]) for r in records] == [(3, 6), (5, 6)] * 2
     check_picture(tmp_path / "out" / "figures" / "forest.png")
     check_pdf(tmp_path / "out" / "figures" / "forest.pdf")
-    assert (tmp_path / "out" / "report.md").read_text().startswith("# Ablation\n")
+    assert (tmp_path / "out" / "report.md").read_text().startswith("# out\n")
+
+
+def test_runs_that_were_there_are_counted_apart_from_those_of_now(tmp_path):
+    console = Console(file=io.StringIO(), width=100)
+    jobs = [Job(arm, RunConfig(), tmp_path, f"runs/{arm}/seed-0") for arm in ("old", "new")]
+    with display.Bars(console) as bars:
+        bars.begin(jobs[1])
+        for job in jobs:
+            bars.end(job, made_up_record(job.arm, 0, 2.0))
+    bars.tell()
+    old, new, told = console.file.getvalue().splitlines()
+    assert old.endswith("there before") and not new.endswith("there before")
+    assert told == "1 of 2 runs were there before; 1 were run now."
+
+
+def test_a_page_made_anew_keeps_its_title(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "draw_all", lambda *_: {})
+    out = tmp_path / "out"
+    shutil.copytree(RESULTS / "compare", out, ignore=shutil.ignore_patterns("figures"))
+    kept = (out / "report.md").read_text().splitlines()[0]
+    assert main(["experiment", "report", "--results", str(out)]) == 0
+    assert (out / "report.md").read_text().splitlines()[0] == kept != "# out"
+    title = "Gates [a](b) & <others>"
+    for options in (["--title", title], []):
+        assert main(["experiment", "report", "--results", str(out), *options]) == 0
+        assert report.title_of(out) == title
+    (out / "report.md").unlink()
+    assert report.title_of(out) == "out"
 
 
 @pytest.mark.parametrize(("what", "field"), [("parameters", "params"), ("flops", "training_flops")])
@@ -287,7 +320,7 @@ def test_tables_fit_into_a_terminal_of_80_columns(name):
     """Seven and eight learning rates."""
     experiment = read_experiment(RESULTS / name)
     printed = tables(experiment)
-    for arm, row in experiment.results.summary.items():
+    for arm, row in experiment.summary.items():
         assert arm in printed
         assert f"{row.costs.parameters:,}" in printed
         assert f"{min(loss for _, loss in experiment.choices[arm].sweep if loss):.3f}*" in printed
@@ -296,7 +329,7 @@ def test_tables_fit_into_a_terminal_of_80_columns(name):
 
 def test_long_names_of_arms_are_folded_and_no_number_is_lost():
     experiment = read_experiment(RESULTS / "laptop")
-    longer = {arm: f"{arm}_at_a_quarter_of_the_rate" for arm in experiment.results.summary}
+    longer = {arm: f"{arm}_at_a_quarter_of_the_rate" for arm in experiment.summary}
     fields = experiment.plan.fields
     arms = {longer[arm]: {**table, "parameters_of": None} for arm, table in fields["arms"].items()}
     fields = {**fields, "arms": arms, "reference": longer["standard"]}
@@ -305,8 +338,8 @@ def test_long_names_of_arms_are_folded_and_no_number_is_lost():
     plan = Plan.of(fields)
     renamed = dataclasses.replace(experiment, plan=plan, records=records, choices=choices)
     printed = tables(renamed)
-    assert all(f"{test.found.difference:+.4f}" in printed for test in renamed.results.tests)
-    assert all(f"{row.costs.parameters:,}" in printed for row in renamed.results.summary.values())
+    assert all(f"{test.found.difference:+.4f}" in printed for test in renamed.tests)
+    assert all(f"{row.costs.parameters:,}" in printed for row in renamed.summary.values())
     assert "\N{HORIZONTAL ELLIPSIS}" not in printed, printed
 
 

@@ -40,13 +40,21 @@ def test_finetune_says_what_changed_and_others_read_it(base, tmp_path, capsys):
     assert re.search(r"Trained [\d,]+ of [\d,]+ parameters", printed)
     assert re.search(rf"What was trained is in {out}/adapter, \d+ kB", printed)
     assert main(["finetune", *given, "--depth", "3", "--method", "lora"]) == 0
-    assert capsys.readouterr().out == printed, "a second time it is done"
+    again = capsys.readouterr().out
+    assert again == f"The run had finished before; nothing was run.\n{printed}"
     assert main(["evaluate", "--checkpoint", str(out), "--data", text, "--tokens", "64"]) == 0
     assert main(["generate", "--checkpoint", str(out), "--prompt", "a", "--tokens", "4"]) == 0
     exported = ["--checkpoint", checkpoint, "--adapter", str(out / "adapter")]
     assert main(["export", *exported, "--out", str(tmp_path / "whole")]) == 0
     both = [qkvflow.load(path) for path in (tmp_path / "whole", out)]
     assert difference(*(list(qkvflow.models.paths.arrays_of(m).values()) for m in both)) == 0.0
+    capsys.readouterr()
+    for place in (out, out / "final", out / "adapter" / "adapter.json"):
+        wrong = ["--checkpoint", checkpoint, "--adapter", str(place), "--out", str(tmp_path / "new")]
+        assert main(["export", *wrong]) == 2
+        assert f" Name {out / 'adapter'}." in capsys.readouterr().err
+    assert main(["evaluate", "--checkpoint", str(out / "adapter")]) == 2
+    assert "It holds an adapter: name its base" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -75,7 +83,12 @@ def test_an_adapter_of_another_base_is_a_sentence(base, tmp_path, capsys):
     other = trained_base(tmp_path, seed=1)
     options = ["--adapter", str(tmp_path / "out/adapter"), "--out", str(tmp_path / "new")]
     assert main(["export", "--checkpoint", str(other), *options]) == 2
-    assert "is an adapter of another base" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "is an adapter of another base" in printed and f"trained on {checkpoint};" in printed
+    assert main(["finetune", "--checkpoint", str(other), *given]) == 2
+    printed = capsys.readouterr().err
+    assert f"its base is {checkpoint} (digest " in printed and f"{other} (digest " in printed
+    assert f"which are in {tmp_path / 'out' / 'run.yaml'}" in printed
 
 
 def test_import_takes_the_tokenizer_of_gpt2_along_and_export_writes_it_in_a_basis(tmp_path, capsys):

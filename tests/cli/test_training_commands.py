@@ -1,7 +1,10 @@
 """train, evaluate and generate as a person uses them, and what they say to hostile input."""
 
+import os
 import re
 import shutil
+import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 
 import qkvflow
 from qkvflow.cli.main import main
+from qkvflow.cli.train import Display
 from qkvflow.data import ByteTokenizer
 from tests.train.support import write_text
 
@@ -49,6 +53,7 @@ def test_train_says_where_things_are_and_a_second_time_that_it_is_done(trained, 
     printed = capsys.readouterr().out
     assert re.search(r"step +20  valid \d\.\d{4} nats/token  \d\.\d{4} bits/byte  \(the whole", printed)
     assert f"The model is in {run}/final" in printed
+    assert "The run had finished before; nothing was run." in printed
 
 
 def test_a_config_file_with_overrides(trained, tmp_path, capsys):
@@ -94,6 +99,44 @@ def test_evaluate_shows_the_whole_split_beside_n_grams(trained, capsys):
     assert "a part of the valid split" in printed
 
 
+def test_evaluate_takes_the_text_of_the_run_where_none_is_named(trained, tmp_path, capsys):
+    run, text = trained
+    for place in (run, run / "final", run / "checkpoints" / "best"):
+        assert main(["evaluate", "--checkpoint", str(place)]) == 0
+        assert capsys.readouterr().out.startswith(f"{text}, whole valid split, depth 2\n")
+    assert main(["evaluate", "--checkpoint", str(run), "--depth", "3", "--split", "test"]) == 0
+    assert capsys.readouterr().out.startswith(f"{text}, whole test split, depth 3\n")
+    shutil.copytree(run / "final", tmp_path / "apart")
+    assert main(["evaluate", "--checkpoint", str(tmp_path / "apart")]) == 2
+    assert "was trained on; name one with --data" in capsys.readouterr().err
+
+
+def test_evaluate_says_what_the_tokenizer_loses_and_refuses_too_much(trained, tmp_path, capsys):
+    options = ["--checkpoint", str(trained[0]), "--data", str(tmp_path / "other.txt")]
+    write_text(tmp_path / "other.txt", 20_000)
+    known = (tmp_path / "other.txt").read_text()
+    at = len(known) * 92 // 100  # in the valid split
+    (tmp_path / "other.txt").write_text(known[:at] + "ZZZZ" + known[at + 4 :])
+    assert main(["evaluate", *options]) == 0
+    printed = capsys.readouterr().out
+    assert "The tokenizer char loses text of other.txt: 4 of " in printed
+    (tmp_path / "other.txt").write_text(known.upper())
+    assert main(["evaluate", *options]) == 2
+    assert "--least-coverage" in capsys.readouterr().err
+    assert main(["evaluate", *options, "--least-coverage", "0"]) == 0
+
+
+def test_names_that_are_no_utf_8_are_printed(trained, tmp_path, capfd):
+    """As a terminal would be printed to: strictly UTF-8, unless the program asks for something else."""
+    run, name = tmp_path / os.fsdecode(b"caf\xe9"), os.fsdecode(b"t\xe9xt.txt")
+    run.symlink_to(trained[0])
+    (tmp_path / name).write_text(trained[1].read_text())
+    with open(os.dup(1), "w", encoding="utf-8") as strict, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", strict)
+        assert main(["evaluate", "--checkpoint", str(run), "--data", str(tmp_path / name)]) == 0
+    assert r"t\udce9xt.txt, whole valid split" in capfd.readouterr().out
+
+
 def test_generate_continues_a_prompt_at_any_depth_and_beyond_the_longest_sequence(trained, capsys):
     run, _ = trained
     options = ["--checkpoint", str(run), "--prompt", "weights are ", "--tokens", "40"]
@@ -124,6 +167,8 @@ def test_export_writes_what_the_other_commands_read(trained, tmp_path, capsys):
         (["--depth", "0"], "depth is 0; expected a whole number of layers"),
         (["--top-k", "0"], "top_k 0"),
         (["--temperature", "-1"], "temperature -1"),
+        (["--temperature", "nan"], "temperature nan"),
+        (["--temperature", "1e-40"], "temperature 1e-40"),
         (["--top-p", "2"], "top_p 2"),
     ],
 )
@@ -132,6 +177,14 @@ def test_choices_that_cannot_be_used_are_a_sentence(trained, capsys, options, wo
     printed = capsys.readouterr()
     assert words in printed.err
     assert printed.out == ""
+    if "depth" not in words:  # which depends on the model
+        assert main(["generate", "--checkpoint", "none", "--prompt", "a", *options]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_what_the_tokenizer_loses_of_a_prompt_is_said(trained, capsys):
+    assert main(["generate", "--checkpoint", str(trained[0]), "--prompt", "aé", "--tokens", "1"]) == 0
+    assert "The tokenizer loses 2 bytes of the prompt" in capsys.readouterr().err
 
 
 def test_a_tokenizer_of_another_model_is_refused(trained, tmp_path, capsys):
@@ -192,6 +245,11 @@ def test_hostile_text_is_a_sentence(tmp_path, capsys, content, words):
         (["--config"], "--config needs a file"),
         (["--model", "standart"], "Did you mean 'standard'?"),
         (["--data", "/no/such/text"], "no corpus and no file named '/no/such/text'"),
+        (["--data", ""], "data is empty; expected a name or a path"),
+        (["--data", "~nosuchuser/text"], "~nosuchuser/text cannot be found"),
+        (["--out", "~nosuchuser/out"], "~nosuchuser/out cannot be found"),
+        (["--plugin", "~nosuchuser/own.py"], "~nosuchuser/own.py cannot be found"),
+        (["--tokenizer", "~nosuchuser/tokenizer.json"], "~nosuchuser/tokenizer.json cannot be found"),
         (["--out", "/proc/none"], "cannot be written"),
         (["--optimizer.name", "adamm"], "no optimizer 'adamm'"),
     ],
@@ -208,6 +266,44 @@ def test_a_directory_without_a_model_is_a_sentence(tmp_path, capsys, command):
     prompt = ["--prompt", "a"] if command == "generate" else []
     assert main([command, "--checkpoint", str(tmp_path / "none"), *prompt]) == 2
     assert "is not there: expected a directory with" in capsys.readouterr().err
+
+
+def test_a_file_or_a_directory_too_many_is_a_sentence_that_names_the_right_one(trained, capsys):
+    run, text = trained
+    for place in (run / "run.yaml", run / "checkpoints", run.parent):
+        assert main(["generate", "--checkpoint", str(place), "--prompt", "a"]) == 2
+        assert f"a training run. Name {run}." in capsys.readouterr().err
+    assert main(["train", "--config", str(run), "--out", str(run)]) == 2
+    assert f"Is a directory. Name a YAML file, such as {run / 'run.yaml'}." in capsys.readouterr().err
+    assert main(["train", "--data", str(text), "--out", str(text), *SMALL.split()]) == 2
+    assert f"{text} is a file. Name another directory with --out." in capsys.readouterr().err
+    assert main(["train", "--model", "standard", "--data", str(text), "--out", str(run)]) == 2
+    sentence = capsys.readouterr().err
+    assert "is of another run: model is 'time_indexed_mlp' there and 'standard' here;" in sentence
+    assert f"which are in {run / 'run.yaml'}, or another directory" in sentence
+    assert len(sentence) < 2000
+
+
+def test_brackets_of_a_sentence_are_shown(capsys):
+    sentence = 'pip install "qkvflow[peers]" [/red]'
+    Display("standard", 1).write({"kind": "note", "step": 0, "text": sentence})
+    assert capsys.readouterr().err == f"{sentence}\n"
+
+
+def test_commands_write_only_where_they_are_told(trained, tmp_path, monkeypatch):
+    run, text = trained
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path / "cache"))
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    given = ["--checkpoint", str(run)]
+    assert main(["generate", *given, "--prompt", "a", "--tokens", "2"]) == 0
+    assert main(["evaluate", *given, "--data", str(text), "--tokens", "64"]) == 0
+    assert main(["export", *given, "--out", "named"]) == 0
+    assert [path.name for path in Path().iterdir()] == ["named"]
+    assert {path.name for path in tmp_path.iterdir()} == {"work", "cache"}
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
 def test_an_empty_prompt_is_a_sentence(trained, capsys):

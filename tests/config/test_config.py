@@ -11,11 +11,11 @@ from qkvflow.config import ConfigError, Gpt2Config
     ("fields", "words"),
     [
         ({"hidden_dim": 100, "num_heads": 3}, "hidden_dim 100 is not divisible by num_heads 3"),
-        ({"num_layers": 0}, "num_layers is 0; expected a number above 0"),
+        ({"num_layers": 0}, "num_layers is 0; expected a whole number of layers, at least 1"),
         ({"num_layers": 2.5}, "num_layers is 2.5; expected int"),
         ({"num_layers": True}, "num_layers is True; expected int"),
         ({"hidden_dim": "256"}, "hidden_dim is '256'; expected int"),
-        ({"activation_function": "gleu"}, "one of 'gelu', 'relu', 'silu'"),
+        ({"activation_function": "gleu"}, "one of 'gelu', 'relu', 'relu2', 'silu'"),
         ({"flavour": "bert"}, "flavour is 'bert'; expected one of 'gpt2', 'llama'"),
         ({"attn_pdrop": 1.0}, "attn_pdrop is 1.0; expected a probability"),
         ({"num_heads": 4, "num_kv_heads": 3}, "num_kv_heads is 3; expected a divisor"),
@@ -36,6 +36,19 @@ from qkvflow.config import ConfigError, Gpt2Config
         ({"mlp_ratio": 0.001}, "leaves the MLP no hidden unit"),
         ({"norm_epsilon": float("nan")}, "norm_epsilon is nan"),
         ({"mlp_ratio": float("inf")}, "mlp_ratio is inf"),
+        ({"hidden_dim": 10**400}, "expected a number above 0, below 262,144"),
+        ({"hidden_dim": 10**5000}, "hidden_dim is a number of 16610 bits; expected a number above 0"),
+        ({"num_layers": 10**9}, "num_layers is 1000000000; expected a whole number of layers"),
+        ({"vocab_size": 10**10}, "vocab_size is 10000000000; expected a number above 0, below"),
+        ({"sinusoidal_dim": 10**10}, "sinusoidal_dim is 10000000000; expected a number above 0"),
+        ({"mlp_ratio": 1e308}, "mlp_ratio is 1e+308; expected a number above 0, below 128"),
+        (
+            {"parts": ({"part": "ssm", "conv_width": 10**7},)},
+            "conv_width is 10000000; expected 1 to",
+        ),
+        ({"parts": ({"part": "ssm", "expand": 10**400},)}, "expected 1 to 127"),
+        ({"weights": {"family": "low_rank", "rank": 10**9}}, "rank is 1000000000; expected a number"),
+        ({"adapter": {"method": "lora", "rank": 10**400}}, "expected a number above 0, below 262,144"),
         ({"hiden_dim": 3}, "no field 'hiden_dim'. Did you mean 'hidden_dim'?"),
     ],
 )
@@ -85,11 +98,25 @@ def test_axes_are_derived():
 
 
 def test_a_flavour_decides_what_is_left_open():
-    gpt2, llama = Gpt2Config(), Gpt2Config(flavour="llama")
-    assert (gpt2.bias, gpt2.activation) == (True, "gelu")
-    assert (llama.bias, llama.activation) == (False, "silu")
-    chosen = Gpt2Config(flavour="llama", use_bias=True, activation_function="relu")
-    assert (chosen.bias, chosen.activation) == (True, "relu")
+    expected = {
+        "gpt2": (True, "gelu", "learned", "layer", False, None),
+        "llama": (False, "silu", "rotary", "rms", False, None),
+        "modern": (False, "relu2", "rotary", "rms", True, 15.0),
+    }
+    names = ("activation_function", "positions", "norm_kind", "qk_norm")
+    for flavour, choices in expected.items():
+        config = Gpt2Config(flavour=flavour)
+        assert (config.bias, *map(config.choice, names), config.cap) == choices
+    changed = {"use_bias": True, "activation_function": "relu", "qk_norm": True, "logit_cap": 7.0}
+    chosen = Gpt2Config(flavour="llama", **changed)
+    assert {name: chosen.choice(name) for name in changed} == changed
+    assert Gpt2Config(flavour="modern", logit_cap="none").cap is None
+
+
+@pytest.mark.parametrize("cap", [0.0, -1.0, float("nan"), float("inf"), "some"])
+def test_a_cap_of_logits_is_a_number_above_zero(cap):
+    with pytest.raises(ConfigError, match="logit_cap is"):
+        Gpt2Config(logit_cap=cap)
 
 
 def test_a_config_is_frozen_and_hashable():

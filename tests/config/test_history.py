@@ -114,3 +114,9 @@ def test_a_run_of_the_first_version_is_filled_in_with_what_it_did():
     assert RunConfig.from_dict(found) == RunConfig()
     assert found["final_tokens"] is None and found["architecture"]["time_frequency"] == 1000.0
     assert current_run(run, VERSION) == run
+
+
+def test_a_run_of_the_second_layout_is_filled_in_with_what_came_later():
+    run = RunConfig().to_dict()
+    before = {name: value for name, value in run.items() if name != "least_coverage"}
+    assert current_run(before, 2) == run

@@ -7,11 +7,17 @@ import jax
 import pytest
 
 from qkvflow.config import ConfigError, Gpt2Config, OptimizerConfig, RunConfig, read_run, write_run
+from qkvflow.config.yaml_files import read_yaml_text, yaml_text
 from qkvflow.models import build_model, count_parameters
 from qkvflow.train.step import Learner
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+BOMB = "".join(
+    f"{name}: &{name} [{', '.join(['*' + of] * 9)}]\n" for of, name in zip("abcdefgh", "bcdefghi")
+)
+BOMB = f"a: &a [{'x, ' * 8}x]\n{BOMB}"
+"""A few hundred bytes that are tens of millions once they are written out."""
 
 
 def written(tmp_path, text):
@@ -71,6 +77,12 @@ def test_a_run_survives_yaml(tmp_path):
     assert read_run(tmp_path / "run.yaml") == run
 
 
+def test_what_is_written_is_read_be_it_the_same_list_twice_or_a_text_like_a_number():
+    shared = [1, 2]
+    content = {"a": shared, "b": shared, "c": "3e-4", "d": "2024-01-01", "e": 3e-4}
+    assert read_yaml_text(yaml_text(content)) == content
+
+
 def test_numbers_as_people_write_them(tmp_path):
     run = read_run(written(tmp_path, "optimizer: {learning_rate: 3e-4, weight_decay: 1E+0, clip: 0}"))
     assert run.optimizer.learning_rate == 3e-4
@@ -89,7 +101,12 @@ def test_numbers_as_people_write_them(tmp_path):
         ("batch_size: 8\naccumulate: 3", "not divisible by accumulate 3"),
         ("{steps: 10, optimizer: {warmup: 11}}", "optimizer.warmup is 11 in a run of 10 steps"),
         ("seed: -1", "seed is -1; expected at least 0"),
-        ("seed: 4294967296", "seed is 4294967296; expected at most"),
+        ("seed: 4294967296", "seed is 4294967296; expected at least 0, below 2,147,483,648"),
+        ("{seed: 2147483647, seeds: 2}", "the last of 2 seeds is 2147483648; expected at most"),
+        ("seeds: 1000000000", "seeds is 1000000000; expected 1 to 1,000"),
+        ("batch_size: 1000000000000", "batch_size is 1000000000000; expected at least 1, below"),
+        ("bpe_size: 100000000000000000000", "expected 1 to 1,048,576"),
+        ("depths: [4, 1000000000]", "depths is [4, 1000000000]; expected different ones, at least 1"),
         ("architecture: {vocab_size: 99}", "vocab_size is the tokenizer's in a run; leave it out"),
         ("trackers: [mlflow]", "trackers is ('mlflow',); expected a list, each one of"),
         ("data: !!python/object/apply:os.system [id]", "no plain YAML"),
@@ -99,6 +116,18 @@ def test_numbers_as_people_write_them(tmp_path):
         ("", "is empty"),
         ("- 1", "is a list"),
         ("? [1]\n: 2", "no"),
+        (BOMB, "*a is an alias; write what it stands for"),
+        ("steps: !!int abc", "is a tag; leave it out"),
+        ("steps: !!timestamp 2024-99-99", "is a tag; leave it out"),
+        ("steps: 2024-99-99", "steps is '2024-99-99'; expected int"),
+        ("steps: 0x_", "'0x_' is no int that can be used"),
+        ("steps: " + "1" * 5000, "is no int that can be used"),
+        ("steps: 1" + ":59" * 5000, "is no int that can be used"),
+        ("a: " + "[" * 3000 + "]" * 3000, "more than 50 tables or lists within each other"),
+        ("? " * 3000, "more than 50 tables or lists within each other"),
+        ("a: " + "[]," * 100_000, "it has more than 200,000 characters"),
+        ("optimizer: {options: {b1: .inf}}", "options.b1 is inf; expected a finite number"),
+        ("optimizer: {schedule_options: {power: .nan}}", "power is nan; expected a finite number"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_a_sentence(tmp_path, text, words):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkvflow.data import DataError, batch_at, windows_per_epoch
+from qkvflow.data import DataError, batch_at, never_targets, windows_per_epoch
 from qkvflow.data.batches import permute, round_keys, window_starts
 
 IDS = np.random.default_rng(0).integers(0, 60_000, 20_011).astype(np.uint16)
@@ -115,6 +115,15 @@ def test_a_batch_larger_than_several_epochs():
     n = windows_per_epoch(50, 10)
     for first in range(0, 40 - n, n):
         assert len(np.unique(inputs[first : first + n, 0])) == n
+
+
+@pytest.mark.parametrize(("tokens", "length"), [(30, 10), (21, 10), (25, 5), (9, 8), (40, 1), (300, 7)])
+def test_tokens_at_the_end_that_are_never_targets_are_counted(tokens, length):
+    """By all windows of many epochs: every other token but the first is a target."""
+    n = windows_per_epoch(tokens, length)
+    starts = window_starts(tokens, digest="d", seed=0, first=0, count=400 * n, length=length)
+    seen = set((starts[:, None] + np.arange(1, length + 1)).ravel().tolist())
+    assert seen == set(range(1, tokens - never_targets(tokens, length)))
 
 
 def test_a_shortest_possible_split_works_and_a_shorter_one_is_refused():

@@ -1,6 +1,8 @@
 """Hostile input: a clear sentence each, before any work starts."""
 
+import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -83,6 +85,35 @@ def test_two_symbols_are_enough(tmp_path):
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     refused(tmp_path / "pipe", "neither a file nor a directory")
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "/proc/self/mem", "/proc/cpuinfo"])
+def test_devices_and_what_has_no_size_are_not_read(path):
+    if not os.path.exists(path):
+        pytest.skip(f"this system has no {path}")
+    refused(path, path, "Give a file" if path.startswith("/proc") else "give a text file")
+
+
+def test_a_file_that_cannot_be_read(tmp_path, monkeypatch):
+    """As on a disk that fails, where the system names no file."""
+    (tmp_path / "text.txt").write_text("some text\n" * 100, encoding="utf-8")
+
+    def fail(path, mode):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "open", fail)
+    refused(tmp_path / "text.txt", "cannot be read: Input/output error")
+
+
+def test_names_that_are_no_utf_8(tmp_path):
+    directory = os.fsencode(tmp_path) + b"/caf\xe9"
+    os.mkdir(directory)
+    for number in range(4):
+        with open(directory + b"/%d\xe9.txt" % number, "w", encoding="utf-8") as file:
+            file.write(f"text {number} " * 20)
+    corpus = load_corpus(os.fsdecode(directory))
+    dataset = prepare(corpus, ByteTokenizer(), tmp_path / "cache")
+    assert dataset["valid"].bytes == corpus["valid"].bytes
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")

@@ -104,3 +104,17 @@ def test_options_change_the_language():
 def test_wrong_options_are_all_named(options, message):
     with pytest.raises(DataError, match=message):
         load_corpus(f"markov:{options}")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("characters=100000000000000", "characters is 100000000000000, expected 10 to 10,000,000"),
+        ("order=1000000000000000000", "order is 1000000000000000000, expected 1 to 12"),
+        ("symbols=1000000000000", "symbols is 1000000000000, expected 2 to 26"),
+        ("seed=10000000000", "seed is 10000000000, expected 0 to"),
+    ],
+)
+def test_numbers_that_are_too_large_are_refused_at_once(options, words):
+    with pytest.raises(DataError, match=words):
+        load_corpus(f"markov:{options}")

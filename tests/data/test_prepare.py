@@ -17,10 +17,12 @@ from qkvflow.data import (
     ByteTokenizer,
     CharTokenizer,
     DataError,
+    coverage_note,
     load_corpus,
     open_dataset,
     prepare,
 )
+from qkvflow.files import read_sealed, write_sealed
 
 CORPUS = load_corpus("markov:characters=300000")
 TOKENIZERS = [
@@ -124,6 +126,13 @@ def newer_format(directory):
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
+def older_format(directory):
+    content = read_sealed(directory / "dataset.json", "dataset", 2)
+    for split in SPLITS:
+        del content["splits"][split]["lost_bytes"]
+    write_sealed(directory / "dataset.json", "dataset", 1, content | {"format": 1})
+
+
 DAMAGES = [
     (truncate, "valid.bin has"),
     (flip_a_bit, "test.bin was changed"),
@@ -131,7 +140,8 @@ DAMAGES = [
     (remove_sidecar, "dataset.json is not there"),
     (cut_sidecar, "dataset.json cannot be read"),
     (change_a_count, "dataset.json was changed"),
-    (newer_format, "format 99, expected 1"),
+    (newer_format, "format 99, expected 2"),
+    (older_format, "prepared by an earlier version"),
 ]
 
 
@@ -261,3 +271,31 @@ def test_an_unknown_split_is_named(tmp_path):
             holder["dev"]
     assert tuple(dataset.splits) == SPLITS
     assert dataset["valid"].bits_per_byte(1.0) == pytest.approx(1.442695)
+
+
+def lossy_corpus(directory, lost):
+    """Splits of 1000 bytes, of which the valid split has some that a tokenizer of a and b loses."""
+    directory.mkdir()
+    for split in SPLITS:
+        strange = "z" * lost if split == "valid" else ""
+        (directory / f"{split}.txt").write_text(strange + "ab" * 500, encoding="utf-8")
+    return load_corpus(directory)
+
+
+def test_what_a_tokenizer_loses_is_counted_kept_and_said(tmp_path):
+    corpus = lossy_corpus(tmp_path / "text", lost=8)
+    for _ in range(2):  # made, then from the cache
+        dataset = prepare(corpus, CharTokenizer("ab"), tmp_path / "cache")
+        assert [dataset[split].lost for split in SPLITS] == [0, 8, 0]
+    assert dataset["valid"].bits_per_byte(0.0) == 8 * 8 / 1008
+    note = coverage_note(dataset, 0.99)
+    assert note.startswith("The tokenizer char loses text of text: 8 of 1,008 bytes of valid (0.79%).")
+    assert coverage_note(dataset, 0.99, ["train"]) is None
+    assert coverage_note(prepare(corpus, ByteTokenizer(), tmp_path / "cache"), 1.0) is None
+
+
+def test_a_tokenizer_that_loses_too_much_is_refused_with_what_to_do(tmp_path):
+    dataset = prepare(lossy_corpus(tmp_path / "text", 20), CharTokenizer("ab"), tmp_path / "cache")
+    with pytest.raises(DataError, match=r"20 of 1,020 bytes.*--least-coverage 0.98"):
+        coverage_note(dataset, 0.99)
+    assert coverage_note(dataset, 0.98) is not None

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from qkvflow.data import (
     BPETokenizer,
@@ -23,6 +24,7 @@ from qkvflow.data.text import pieces
 
 TEXT = "the cat sat on the mat, and the dog that sat there saw that cat.\n" * 40
 BPE = BPETokenizer.fit([TEXT], vocab_size=300)
+ABC = {"a": 0, "b": 1, "c": 2, " ": 3}
 ALL = [ByteTokenizer(), CharTokenizer.fit([TEXT]), BPE]
 
 
@@ -158,3 +160,64 @@ def test_wrong_choices_are_refused(tmp_path):
 def test_bits_per_byte():
     assert TokenSplit(np.zeros(8), bytes=1).bits_per_byte(math.log(2)) == pytest.approx(8)
     assert TokenSplit(np.zeros(100), bytes=400).bits_per_byte(1.0) == pytest.approx(0.25 / math.log(2))
+
+
+def foreign(model, normalizer=None, pre_tokenizer=None, decoder=None, cut=None):
+    """A tokenizer as another program might have written it."""
+    from tokenizers import Tokenizer as Backend
+
+    backend = Backend(model)
+    for name, part in (("normalizer", normalizer), ("pre_tokenizer", pre_tokenizer)):
+        if part is not None:
+            setattr(backend, name, part)
+    backend.decoder = decoder or decoders.Fuse()
+    if cut is not None:
+        backend.enable_truncation(cut)
+        backend.enable_padding(length=cut)
+    return BPETokenizer.parse(backend.to_str(), "a test")
+
+
+def of_words(*words):
+    """Words between spaces, and one token for all others."""
+    vocab = {word: i for i, word in enumerate(("[UNK]", *words))}
+    return models.WordLevel(vocab, unk_token="[UNK]")
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "text", "lost"),
+    [
+        (ByteTokenizer(), "né \N{REPLACEMENT CHARACTER}", 0),
+        (BPE, "né \N{REPLACEMENT CHARACTER}", 0),
+        (CharTokenizer("ab"), "abz", 1),
+        (CharTokenizer("ab"), "aé€\U0001f600\N{REPLACEMENT CHARACTER}", 2 + 3 + 4 + 3),
+        (foreign(models.BPE(vocab=ABC, merges=[])), "abc cab", 0),
+        (foreign(models.BPE(vocab=ABC, merges=[])), "abc xyz é", 5),
+        (foreign(models.BPE(vocab=ABC, merges=[])), "xyz", 3),
+        (foreign(models.BPE(vocab=ABC, merges=[]), normalizers.Lowercase()), "aBC", 2),
+        (foreign(models.BPE(vocab=ABC, merges=[]), cut=4), "abc" * 50, 0),
+        (foreign(of_words("ab"), None, pre_tokenizers.WhitespaceSplit()), "ab xyz", 4),
+        (
+            foreign(
+                models.BPE(vocab={"▁": 0, "a": 1, "b": 2}, merges=[]),
+                None,
+                pre_tokenizers.Metaspace(),
+                decoders.Metaspace(),
+            ),
+            " ab ab",
+            0,
+        ),
+    ],
+    ids=[
+        *("byte", "bpe", "char", "wide", "whole", "dropped", "all dropped", "lowercase", "cut"),
+        *("unknown word", "space at the beginning"),
+    ],
+)
+def test_lost_bytes_are_those_that_do_not_come_back(tokenizer, text, lost):
+    assert tokenizer.lost_bytes(text, tokenizer.encode(text)) == lost
+
+
+def test_a_tokenizer_without_its_unknown_token_is_a_sentence():
+    tokenizer = foreign(models.WordLevel({"ab": 0, "c": 1}, unk_token="[UNK]"))
+    assert tokenizer.encode("ab").tolist() == [0]
+    with pytest.raises(DataError, match=r"cannot read the text: .*Add the token"):
+        tokenizer.encode("xyz")

@@ -15,23 +15,12 @@ from qkvflow.experiments.pack import pack
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import choices_to_json, chosen
 from qkvflow.experiments.report import experiment_page, page_of_several
-from qkvflow.experiments.results import (
-    read_choices,
-    read_experiment,
-    read_sweep,
-    save_plan,
-)
+from qkvflow.experiments.results import read_choices, read_experiment, read_sweep, save_plan
 from qkvflow.experiments.store import loose_gates, loose_path, write_record
 from qkvflow.files import FileError, read_json, write_json
 from qkvflow.lock import locked
 from qkvflow.report.page import to_markdown
-from tests.experiments.support import (
-    made_up_failure,
-    made_up_record,
-    numbers_of,
-    run_all,
-    tiny_fields,
-)
+from tests.experiments.support import made_up_failure, made_up_record, numbers_of, run_all, tiny_fields
 
 RESULTS = Path(__file__).parents[2] / "results"
 ARMS = {"standard": 2.3, "gated": 2.2}

@@ -1,17 +1,13 @@
 """Plans: what is compared, and every mistake a sentence."""
 
 import dataclasses
+import math
 
 import pytest
 import yaml
 
 from qkvflow.config import ConfigError
-from qkvflow.experiments.matching import (
-    matched_run,
-    shapes_of,
-    steps_of_equal_cost,
-    with_parameters,
-)
+from qkvflow.experiments.matching import matched_run, shapes_of, steps_of_equal_cost, with_parameters
 from qkvflow.experiments.plan import PLANS, Plan, merged, read_plan
 from qkvflow.models import count_parameters, training_flops
 from qkvflow.train.step import Learner
@@ -183,7 +179,7 @@ def test_some_of_the_arms_and_some_seeds():
         ({"arm": {}}, "no field 'arm'. Did you mean 'arms'"),
         ({"arms": {}}, "arms is missing"),
         ({"arms": {"a": {"model": "standard", "step": 3}}}, "a: .*step.*Did you mean"),
-        ({"arms": {"a/b": {}}}, "cannot be a directory"),
+        *(({"arms": {name: {}}}, "cannot be a directory") for name in ("a/b", "..", "/tmp", "", "~")),
         ({"arms": {"a": {"seed": 3}}}, "seed and seeds are those of the experiment"),
         ({"arms": {"a": {"parameters_of": "b"}}, "reference": "a"}, "parameters_of is 'b'"),
         ({"arms": {"a": {"length": 8}}, "reference": "a"}, "a: length is the same for all arms"),
@@ -200,6 +196,23 @@ def test_some_of_the_arms_and_some_seeds():
         ({"seeds": [3, 3]}, r"seeds is \[3, 3\]"),
         ({"seeds": [5, -1]}, r"seeds is \[5, -1\]"),
         ({"reference": "gate"}, "reference is 'gate'. Did you mean 'gated'"),
+        ({"seeds": 10**12}, "seeds is 1000000000000; expected how many, up to 1,000"),
+        ({"seeds": [2**32]}, r"seeds is \[4294967296\]; .* from 0 to 2147483647"),
+        ({"seeds": [*range(1001)]}, "expected how many, up to 1,000"),
+        ({"arms": {1: {}, "1": {}}}, "arms: '1' stands there twice"),
+        ({"arms": {"A": {}, "a": {}}}, "arms: 'A' and 'a' would share a directory"),
+        ({"arms": {"\u00e9": {}, "e\u0301": {}}}, "cannot be a directory|would share a directory"),
+        ({"arms": {"a" * 101: {}}}, "cannot be a directory; use up to 100 letters"),
+        ({"arms": {"a": {"parameters_of": [1]}, "b": {}}}, r"a: parameters_of is '\[1\]'"),
+        ({"arms": {"a": {"start": 3}}}, "a: start is 3; expected a table"),
+        ({"arms": {"a": {"start": {}}}}, "a: start: arm is missing"),
+        ({"arms": {"a": {"start": {"arm": "x/y", "depth": 10**9}}}}, "depth is 1000000000; expected a"),
+        ({"margin": math.nan}, "margin is nan; expected a number above 0"),
+        ({"margin": math.inf}, "margin is inf; expected a number above 0"),
+        ({"sweep": {"learning_rates": [1e-3, math.inf]}}, "at least two, rising, above 0, finite"),
+        ({"sweep": {"learning_rates": [1e-3, math.nan]}}, "at least two, rising, above 0, finite"),
+        ({"sweep": {"learning_rates": [1e-3, 1.0000001e-3]}}, "rates that differ in six digits"),
+        ({"sweep": {"seed": 2**32}}, "seed is 4294967296; expected at least 0, below"),
         ({"margin": 0}, "margin is 0"),
         ({"test": "yes"}, "test is 'yes'"),
         ({"sweep": {"learning_rates": [1e-3, 1e-3]}}, "at least two, rising"),
@@ -232,6 +245,11 @@ def test_some_of_the_arms_and_some_seeds():
 def test_mistakes_are_sentences(changes, sentence):
     with pytest.raises(ConfigError, match=sentence):
         Plan.of(tiny_fields("x.txt", **changes)).checked()
+
+
+def test_a_name_that_is_a_number_is_no_field():
+    with pytest.raises(ConfigError, match="no field '1'"):
+        Plan.of({**tiny_fields("x.txt"), 1: 2})
 
 
 def test_a_plan_that_is_not_there(tmp_path):

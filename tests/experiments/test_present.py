@@ -18,7 +18,7 @@ from qkvflow.experiments import figures
 from qkvflow.experiments.figures import draw_gates
 from qkvflow.experiments.gates import gate_use
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.records import Choice, Point
+from qkvflow.experiments.records import Choice, Failed, Point
 from qkvflow.experiments.report import draw_all, name_of, write_report, write_table
 from qkvflow.experiments.results import Experiment
 from qkvflow.report import figures as drawing
@@ -32,6 +32,7 @@ from tests.experiments.support import (
     tiny_fields,
 )
 
+MACHINE = ("processor", "cores", "system")
 LOSSES = {"standard": (2.34, 2.35, 2.36), "gated": (2.20, 2.21, 2.23), "third": (2.21, 2.19, 2.24)}
 
 
@@ -136,13 +137,13 @@ def test_gates_of_the_best_arm_are_drawn_and_those_of_unfinished_runs_do_not_cou
 
 def test_error_bars_are_the_intervals(experiment, tmp_path, kept):
     draw_all(experiment, tmp_path / "figures")
-    summary = experiment.results.summary
+    summary = experiment.summary
     wanted = [(row.loss.mean, row.loss.half_width) for row in summary.values()]
     for name, axis in (("statistical_performance", 0), ("efficiency_with_error", 1)):
         bars = [error_bar(bar, axis) for bar in kept[name].axes[0].containers]
         assert bars == [pytest.approx((mean, mean - half, mean + half)) for mean, half in wanted]
     forest = [error_bar(bar, 0) for bar in kept["forest"].axes[0].containers]
-    tests = {test.second: test.found for test in experiment.results.tests if test.first == "standard"}
+    tests = {test.second: test.found for test in experiment.tests if test.first == "standard"}
     for found, arm in zip(forest, ("gated", "third"), strict=True):
         of = tests[arm]
         assert found == pytest.approx((-of.difference, -of.interval.high, -of.interval.low))
@@ -286,7 +287,7 @@ def test_gates_that_never_change_can_be_drawn(tmp_path):
 
 def test_the_table_compiles_where_there_is_a_tex(experiment, tmp_path):
     path = tmp_path / "results_table.tex"
-    write_table(experiment.results, path)
+    write_table(experiment.summary, path)
     table = path.read_text()
     assert table.count(r"\\") == 1 + len(LOSSES)
     assert "2.2133" in table
@@ -315,6 +316,25 @@ def test_markdown_and_html_say_the_same(experiment):
     assert "A &lt;title&gt; &amp; more" in html
     for figure in re.findall(r"!\[.*\]\((.*)\)", markdown):
         assert (text.parent / figure).is_file()
+
+
+def test_pages_have_no_script_of_data(experiment):
+    """Errors, machines, texts and titles are of others; where they stand in a page they are text."""
+    hostile = "<script>alert(1)</script><img src=x onerror=alert(1)>"
+    records = [
+        dataclasses.replace(
+            record,
+            run={**record.run, "data": hostile, "tokenizer": hostile},
+            origin=dataclasses.replace(record.origin, machine=dict.fromkeys(MACHINE, hostile)),
+            **({"error": hostile} if isinstance(record, Failed) else {}),
+        )
+        for record in experiment.records
+    ]
+    page, text = write_report([dataclasses.replace(experiment, records=records)], hostile)
+    for file in (page, text):
+        shown = file.read_text()
+        assert "<script" not in shown and "onerror=alert(1)>" not in shown
+        assert shown.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 4
 
 
 def test_several_experiments_stand_on_one_page(experiment, tmp_path):

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkvflow.config import ConfigError, RunConfig
+from qkvflow.experiments.baselines import read_baselines
 from qkvflow.experiments.records import (
     SCHEMA,
     Choice,
@@ -24,11 +25,13 @@ from qkvflow.experiments.records import (
     record_to_json,
 )
 from qkvflow.experiments.results import unlike
-from qkvflow.experiments.store import read_record, recorded_plan
+from qkvflow.experiments.store import gates_like, read_record, recorded_plan
 from qkvflow.files import FileError
 from tests.experiments.support import made_up_failure, made_up_record
 
 RESULTS = Path(__file__).parents[2] / "results"
+EVALUATED = {"bits_per_byte": 1.0, "standard_error": None, "whole": True, "tokens": 3}
+CHANGED = [{"learning_rate": "1e-3"}, {"inside": 1}, {"sweep": [[1e-3]]}, {"sweep": [["a", 1.0]]}]
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 counts = st.integers(0, 2**53)
 texts = st.text(max_size=20)
@@ -97,14 +100,69 @@ def test_choices_that_are_written_are_read():
         ({"valid": None}, "here is not the record of a run"),
         ({"valid": {"loss": 1.0}}, "here is not the record of a run: it has no 'bits_per_byte'"),
         ({"curve": [[1, 2]]}, "here is not the record of a run"),
+        ({"curve": [[0, 0.0, "low"]]}, "curve has .*; expected step, seconds and loss"),
+        ({"valid": {"loss": "low", **EVALUATED}}, "loss is 'low'; expected float"),
+        ({"test": []}, r"test is \[\]; expected Evaluation or None"),
+        ({"run": {}}, "here is not the record of a run: it has no 'optimizer'"),
+        ({"run": []}, "here is not the record of a run: it has no 'optimizer'"),
+        ({"run": {**RunConfig().to_dict(), "steps": None}}, "run.steps is None; expected int"),
+        ({"status": "lost"}, "its status is 'lost'"),
+        ({"seed": "0"}, "seed is '0'; expected int"),
+        ({"parameters": None}, "parameters is None; expected int"),
+        ({"versions": []}, r"versions is \[\]; expected a table of names"),
     ],
 )
 def test_what_is_no_record_is_said(change, sentence):
     content = {**record_to_json(whole()), **change}
     with pytest.raises(FileError, match=sentence):
         record_of_json(content, "here")
+
+
+@pytest.mark.parametrize("content", [{}, [], None, 3, "record", {"run": {}}])
+def test_what_is_no_record_at_all(content):
     with pytest.raises(FileError, match="here is not the record of a run"):
-        record_of_json([], "here")
+        record_of_json(content, "here")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [[], None, 3, {"a": []}, {"a": {}}]
+    + [{"a": {"learning_rate": 1e-3, "inside": True, "sweep": [], **changed}} for changed in CHANGED],
+)
+def test_what_are_no_choices(content):
+    with pytest.raises(FileError, match="here is not a table of learning rates"):
+        choices_of_json(content, "here")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[]",
+        b"{}",
+        b'{"place": 3, "content": {}}',
+        b'{"place": "a"}',
+        b"[" * 3000,
+        b'{"place": "\xff"}',
+    ],
+    ids=lambda line: line[:12].decode(errors="replace"),
+)
+def test_a_line_of_a_packed_file_that_is_none(tmp_path, line):
+    (tmp_path / "records.jsonl").write_bytes(b'{"place": "a", "content": 1}\n' + line)
+    with pytest.raises(FileError, match=r"records.jsonl, line 2, is damaged: .*Restore the file"):
+        read_record(tmp_path, "a")
+
+
+@pytest.mark.parametrize("content", [[], None, {"data_digest": "x", "valid": []}])
+def test_what_are_no_baselines(tmp_path, content):
+    (tmp_path / "ngram_baselines.json").write_text(json.dumps(content))
+    with pytest.raises(FileError, match="is not a table of n-grams"):
+        read_baselines(tmp_path)
+
+
+def test_what_are_no_gates(tmp_path):
+    (tmp_path / "gates.safetensors").write_bytes(b"none")
+    with pytest.raises(FileError, match=r"gates.safetensors holds no gates: .*Restore the file"):
+        gates_like(tmp_path, "runs/*/seed-*")
 
 
 def whole():

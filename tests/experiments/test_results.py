@@ -73,6 +73,15 @@ def test_arms_and_seeds_may_be_added_to_an_experiment(done, text):
     assert plan.seeds == (0, 1, 2)
 
 
+def test_an_arm_that_would_share_a_directory_is_not_added(done, text):
+    _, out = done
+    before = (out / "plan.yaml").read_text()
+    more = tiny_fields(text, test=True, arms={"GATED": {"model": "shared"}}, reference="GATED")
+    with pytest.raises(ConfigError, match="'gated' and 'GATED' would share a directory"):
+        save_plan(Plan.of(more), out)
+    assert (out / "plan.yaml").read_text() == before
+
+
 def test_a_directory_keeps_its_reference_unless_another_is_named(done, text):
     _, out = done
     fields = tiny_fields(text, test=True)
@@ -163,7 +172,7 @@ def test_runs_of_an_arm_at_two_learning_rates_are_not_put_side_by_side(text, tmp
     """Two processes may have chosen differently, or a record was copied from elsewhere."""
     plan = Plan.of(tiny_fields(text, sweep={"learning_rates": [1e-3, 1e-2], "steps": 2}))
     run_all(plan, tmp_path)
-    assert read_experiment(tmp_path).results.summary["gated"].seeds == (0, 1)
+    assert read_experiment(tmp_path).summary["gated"].seeds == (0, 1)
     paths = [tmp_path / "runs" / "gated" / f"seed-{seed}.json" for seed in (1, 0)]
     for path, sentence in zip(paths, ("different settings", "not trained at the learning rate")):
         record = json.loads(path.read_text())
@@ -181,5 +190,5 @@ def test_a_text_that_has_changed_is_not_taken_for_the_same(done, text):
 
 
 def test_a_directory_without_an_experiment(tmp_path):
-    with pytest.raises(FileError, match=r"no plan.yaml. Run qkvflow experiment run first"):
+    with pytest.raises(FileError, match=r"no plan.yaml. Name the --out of a qkvflow experiment run"):
         read_experiment(tmp_path)

@@ -116,5 +116,5 @@ def test_what_another_process_works_on_is_left_to_it(other):
 
 
 def test_a_directory_without_an_experiment(tmp_path):
-    with pytest.raises(FileError, match=r"is no experiment: it has no plan.yaml"):
+    with pytest.raises(FileError, match=r"is no experiment: it is not there"):
         prepare(Plan.of(tiny_fields("x.txt")), tmp_path / "out", reuse=[tmp_path / "nowhere"])

@@ -45,6 +45,21 @@ def test_a_finished_run_is_never_run_again(done):
     assert without_times(json.loads(path.read_text())) == before
 
 
+@pytest.mark.parametrize("lost", ["model.safetensors", "config.json", "metrics.jsonl", "run.yaml"])
+def test_a_run_that_lost_its_record_and_a_file_is_run_again(text, tmp_path, lost):
+    """Its checkpoints were removed when it was recorded."""
+    plan = Plan.of(tiny_fields(text, seeds=1, arms={"standard": {"model": "standard"}}))
+    (record,) = complete(plan, tmp_path)
+    path = tmp_path / "runs" / "standard" / "seed-0"
+    before = (path / "final" / "model.safetensors").read_bytes()
+    path.with_suffix(".json").unlink()
+    (path / "final" / lost if (path / "final" / lost).exists() else path / lost).write_text("")
+    (again,) = complete(plan, tmp_path)
+    assert isinstance(again, Finished)
+    assert again.valid == record.valid
+    assert (path / "final" / "model.safetensors").read_bytes() == before
+
+
 class StopsAt(Sink, Counter):
     """Asks the process to stop at a step of the first run; keeps where runs began."""
 
@@ -107,7 +122,7 @@ def test_an_arm_that_no_memory_can_hold_does_not_lose_the_others(text, tmp_path)
     huge = {"model": "standard", "architecture": {"hidden_dim": 2**17}}
     arms = {"huge": huge, "standard": {"model": "standard"}}
     run_all(Plan.of(tiny_fields(text, arms=arms, seeds=1)), tmp_path)
-    results = read_experiment(tmp_path).results
+    results = read_experiment(tmp_path)
     assert list(results.summary) == ["standard"]
     assert "GB of memory" in results.failures[0].error
 
@@ -118,7 +133,8 @@ def test_one_failing_arm_does_not_lose_the_others(text, tmp_path):
     }
     plan = Plan.of(tiny_fields(text, arms=arms, seeds=1))
     run_all(plan, tmp_path)
-    results = write_results(read_experiment(tmp_path))
+    results = read_experiment(tmp_path)
+    write_results(results)
     assert set(results.summary) == {"standard", "gated"}
     assert [failure.arm for failure in results.failures] == ["broken"]
     done = finished(read_experiment(tmp_path).records)
@@ -181,9 +197,9 @@ def test_a_choice_stands_and_an_arm_without_one_is_not_run(text, tmp_path):
         path.write_text(json.dumps({**failed(record), "ended": "9999"}))
     run_all(plan, tmp_path)
     experiment = read_experiment(tmp_path)
-    assert experiment.results.summary["gated"].learning_rate == 1e-3
-    assert set(experiment.results.summary) == {"standard", "gated"}
-    assert "every run of its sweep failed" in experiment.results.failures[0].error
+    assert experiment.summary["gated"].learning_rate == 1e-3
+    assert set(experiment.summary) == {"standard", "gated"}
+    assert "every run of its sweep failed" in experiment.failures[0].error
 
 
 def failed(record):
@@ -262,7 +278,7 @@ def test_killed_and_started_again_or_shared_by_two_it_leaves_the_same_files(plan
     assert whole.returncode == 0, output
     assert "gated" in output
     killed = tmp_path / "killed"
-    for begun_or_ended in ("sweep/*/*/metrics.jsonl", "sweep/*/*.json", "runs/*/*/metrics.jsonl"):
+    for begun_or_ended in ("sweep/*/*.json", "runs/*/*/metrics.jsonl"):
         process = start(plan_path, killed)
         wait_for(killed, begun_or_ended)
         process.send_signal(signal.SIGKILL)

@@ -51,7 +51,7 @@ def test_runs_start_from_the_run_of_their_seed(bases, tmp_path):
         digests.add(start["digest"])
     assert len(digests) == 2
     assert load_model(out / "runs/full/seed-0/final").config.num_layers == 3
-    results = read_experiment(out).results
+    results = read_experiment(out)
     assert [(test.first, test.second) for test in results.tests] == [
         ("full", "fresh"),
         ("lora", "fresh"),
@@ -123,6 +123,4 @@ def test_arms_of_different_texts_are_not_compared(text, tmp_path):
     assert prepare(plan, tmp_path / "out") is None, "there is no one text"
     run_all(plan, tmp_path / "out")
     experiment = read_experiment(tmp_path / "out")
-    assert [(test.first, test.second, test.family) for test in experiment.results.tests] == [
-        ("a", "b", 1)
-    ]
+    assert [(test.first, test.second, test.family) for test in experiment.tests] == [("a", "b", 1)]

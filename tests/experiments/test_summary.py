@@ -15,12 +15,7 @@ from qkvflow.experiments.summary import (
     statistics_summary,
     steps_below,
 )
-from tests.experiments.support import (
-    FIRST_VERSION,
-    made_up_failure,
-    made_up_record,
-    tiny_fields,
-)
+from tests.experiments.support import FIRST_VERSION, made_up_failure, made_up_record, tiny_fields
 
 STANDARD, GATED = FIRST_VERSION["standard"], FIRST_VERSION["time_indexed_mlp"]
 

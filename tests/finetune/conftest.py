@@ -3,11 +3,7 @@
 import pytest
 
 from tests.finetune.support import trained_base
-from tests.train.conftest import (  # noqa: F401
-    _ordinary_promotion,
-    _own_cache,
-    text,
-)
+from tests.train.conftest import _ordinary_promotion, _own_cache, text  # noqa: F401
 from tests.train.support import write_text
 
 

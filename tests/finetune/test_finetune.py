@@ -1,6 +1,7 @@
 """Fine-tuning from end to end, adapters apart from their base, and sentences about the rest."""
 
 import json
+import shutil
 
 import haliax as hax
 import jax
@@ -9,18 +10,20 @@ import numpy as np
 import pytest
 
 import qkvflow
-from qkvflow.config import ConfigError
+from qkvflow.config import ConfigError, write_run
+from qkvflow.config.yaml_files import recorded_run
 from qkvflow.data import DataError
 from qkvflow.files import FileError
-from qkvflow.finetune import finetune, finetuning_run, load_adapter, save_adapter
+from qkvflow.finetune import FinetuneConfig, finetune, finetuning_run, load_adapter, save_adapter
 from qkvflow.models import adapter_paths, unroll
 from qkvflow.models.paths import arrays_of
 from qkvflow.models.storage import save_model
 from qkvflow.nn.time_embed import layer_times
 from qkvflow.train import load_model
+from qkvflow.train.resume import own_text
 from tests.finetune.support import tiny_tuning, trained_base
 from tests.support import difference, random_model, small_config
-from tests.train.support import records
+from tests.train.support import records, tiny_run
 
 IDS = hax.named(jnp.array([[1, 2, 3, 4, 5, 6]]), ("batch", "position"))
 
@@ -180,10 +183,32 @@ def test_unknown_characters_are_counted(base, tmp_path):
             pass
 
     text = tmp_path / "other.txt"
-    text.write_text("weights are ü curves " * 300)
+    text.write_text("weights are curves " * 300 + "ü" + "weights are curves " * 200)
     finetune(tiny_tuning(base[0], text, steps=0), tmp_path / "out", [Notes()])
-    assert "characters of other" in notes[0]
-    assert "are unknown to the tokenizer of the base" in notes[0]
-    text.write_text("ÄÖÜ weights" * 300 + "ßÄÖÜéèê" * 3000)
-    with pytest.raises(DataError, match="Take a base that was trained with the tokenizer byte"):
+    assert "The tokenizer char loses text of other.txt: 2 of " in notes[0]
+    text.write_text("weights are ü curves " * 300)
+    with pytest.raises(DataError, match=r"or a model with one; or allow it .*--least-coverage 0.9"):
         finetune(tiny_tuning(base[0], text), tmp_path / "other")
+
+
+def test_the_text_is_that_of_the_base_where_none_is_named(base, tmp_path):
+    of_base = recorded_run(base[0] / "run.yaml")
+    for place in (base[0], base[0] / "final", base[0] / "checkpoints" / "best"):
+        run = finetuning_run(FinetuneConfig(checkpoint=str(place)))
+        assert (run.data, run.documents) == (of_base.data, of_base.documents)
+    shutil.copytree(base[0] / "final", tmp_path / "apart")
+    with pytest.raises(ConfigError, match="was trained on; name one with --data"):
+        finetuning_run(FinetuneConfig(checkpoint=str(tmp_path / "apart")))
+
+
+def test_documents_are_as_many_as_in_the_run_where_the_text_is_the_same(tmp_path):
+    """Of any other text no more than usual: the run may have taken all of a small one."""
+    run = tiny_run("hf:some/thing", documents=None)
+    (tmp_path / "run").mkdir()
+    write_run(run, tmp_path / "run" / "run.yaml")
+    save_model(random_model("shared", small_config()), tmp_path / "run" / "final")
+    assert own_text(tmp_path / "run", None, "run") == ("hf:some/thing", None)
+    assert own_text(tmp_path / "run", "hf:some/thing", "run") == ("hf:some/thing", None)
+    assert own_text(tmp_path / "run", None, 5) == ("hf:some/thing", 5)
+    assert own_text(tmp_path / "run", "hf:other/thing", "run") == ("hf:other/thing", 10_000)
+    assert own_text(tmp_path / "run", "hf:other/thing", None) == ("hf:other/thing", None)

@@ -8,6 +8,7 @@ import pytest
 
 from qkvflow.config import Gpt2Config
 from qkvflow.models import MODELS, build_model, forward_flops, training_flops, training_memory
+from tests.support import FLAVOURS
 
 BATCH, LENGTH = 4, 128
 
@@ -34,7 +35,7 @@ def gradient(model, ids):
     return eqx.filter_grad(lambda m: m.compute_loss(named, named))(model)
 
 
-@pytest.mark.parametrize("flavour", ["gpt2", "llama"])
+@pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("name", MODELS)
 def test_operations_agree_with_xla_within_a_tenth(name, flavour):
     model = shapes_of(name, flavour=flavour, num_layers=1, remat="none")

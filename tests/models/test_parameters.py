@@ -4,8 +4,10 @@ import equinox as eqx
 import jax
 import pytest
 
-from qkvflow.config import Gpt2Config
-from qkvflow.models import MODELS, build_model, count_parameters
+from qkvflow.config import ConfigError, Gpt2Config
+from qkvflow.config.strict import COUNTS, LAYERS, SIZES
+from qkvflow.models import MODELS, adapt, build_model, count_parameters, into_basis, needs, unroll
+from tests.support import FLAVOURS
 
 SEED_SHAPE = {
     "hidden_dim": 256,
@@ -55,7 +57,7 @@ def test_shared_weights_do_not_grow_with_depth(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("flavour", ["gpt2", "llama"])
+@pytest.mark.parametrize("flavour", FLAVOURS)
 def test_the_parts_add_up_to_the_idiom_of_the_documentation(name, flavour):
     model = shapes_of(name, flavour=flavour)
     leaves = jax.tree_util.tree_leaves(eqx.filter(model, lambda x: hasattr(x, "size")))
@@ -65,3 +67,37 @@ def test_the_parts_add_up_to_the_idiom_of_the_documentation(name, flavour):
     assert parts.embedding == 256 * 256 + (512 * 256 if flavour == "gpt2" else 0)
     timeless = name in ("standard", "shared")
     assert (parts.time_network == 0) == timeless
+
+
+LARGEST = {
+    "hidden_dim": SIZES - 2,
+    "num_heads": 2,
+    "num_layers": LAYERS - 1,
+    "vocab_size": COUNTS - 1,
+    "max_position_embeddings": COUNTS - 1,
+    "mlp_ratio": 127.0,
+    "time_embed_dim": SIZES - 1,
+    "sinusoidal_dim": SIZES - 1,
+    "time_embedding": "layer_vector",
+    "adapter": {"method": "lora", "rank": SIZES - 1},
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_largest_model_that_can_be_said_is_counted_and_refused_where_it_is_to_be_made(name):
+    assert count_parameters(shapes_of(name, **LARGEST)).total > 10**15
+    with pytest.raises(ConfigError, match=r"The model needs [\d,.]+ GB of memory, and there are"):
+        build_model(name, Gpt2Config(**LARGEST), key=jax.random.key(0))
+
+
+def test_what_makes_a_model_larger_is_refused_where_it_does_not_fit(monkeypatch):
+    model = build_model("shared", Gpt2Config(hidden_dim=64, num_layers=2), key=jax.random.key(0))
+    monkeypatch.setattr(needs, "memory_limit", lambda: 10**8)
+    with pytest.raises(ConfigError, match="A model of 60000 layers needs"):
+        unroll(model, 60_000)
+    with pytest.raises(ConfigError, match="expected a whole number of layers, at least 1, below"):
+        unroll(model, 10**9)
+    with pytest.raises(ConfigError, match="adapters of rank 250000 needs .* a smaller rank"):
+        adapt(model, "lora", rank=250_000, key=jax.random.key(0))
+    with pytest.raises(ConfigError, match="A model of 50000 basis matrices needs"):
+        into_basis(model, 50_000)

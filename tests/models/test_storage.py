@@ -2,13 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 
 import qkvflow
-from qkvflow.files import FileError
+from qkvflow.files import FileError, read_sealed, write_sealed
 from qkvflow.models import MODELS, NeuralODELM, unroll
 from qkvflow.models.paths import arrays_of
-from qkvflow.models.storage import FORMAT
+from qkvflow.models.storage import FORMAT, write_arrays
 from tests.support import FLAVOURS, difference, random_model, small_config, token_ids
 
 
@@ -70,6 +71,26 @@ def test_a_newer_format_is_named(saved):
     path = saved / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": FORMAT + 1}))
     with pytest.raises(FileError, match="a newer qkvflow wrote it"):
+        qkvflow.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda a: a * np.nan, "not finite, in transformer.wte.weight: its training failed"),
+        (lambda a: a.astype(np.float16), r"transformer.wte.weight is \(13, 16\) of float16 there"),
+        (lambda a: a[:-1], r"transformer.wte.weight is \(12, 16\) there"),
+    ],
+)
+def test_weights_that_are_none_are_named_though_their_digest_is_right(saved, change, words):
+    arrays = {path: np.asarray(array) for path, array in arrays_of(qkvflow.load(saved)).items()}
+    arrays["transformer.wte.weight"] = change(arrays["transformer.wte.weight"])
+    digest = write_arrays(saved / "model.safetensors", arrays)
+    content = read_sealed(saved / "config.json", "model", FORMAT)
+    facts = {name: value for name, value in content.items() if name not in ("kind", "format")}
+    facts["files"] = {"model.safetensors": digest}
+    write_sealed(saved / "config.json", "model", FORMAT, facts)
+    with pytest.raises(FileError, match=words):
         qkvflow.load(saved)
 
 

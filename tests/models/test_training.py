@@ -13,7 +13,7 @@ import pytest
 
 from qkvflow.models import MODELS, build_model
 from qkvflow.nn.families import FAMILIES
-from tests.support import difference, random_model, small_config, token_ids
+from tests.support import FLAVOURS, difference, random_model, small_config, token_ids
 
 
 def is_zero(leaf):
@@ -25,7 +25,7 @@ def loss_and_gradients(model, ids):
     return eqx.filter_value_and_grad(lambda m: m.compute_loss(ids, ids))(model)
 
 
-@pytest.mark.parametrize("flavour", ["gpt2", "llama"])
+@pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_reach_every_trainable_leaf(name, flavour):
     config = small_config(flavour=flavour, max_position_embeddings=20)
@@ -85,7 +85,7 @@ def seconds_to_compile_a_training_step(name, depth):
     return time.process_time() - start
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["standard", "tong_neuralode", "time_indexed_ssm"])
 def test_compile_time_does_not_grow_with_depth(name):
     """The least time of each depth, measured again where a busy machine disturbed the first.
 

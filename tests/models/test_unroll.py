@@ -22,7 +22,7 @@ def test_an_unrolled_model_has_the_weights_of_every_layer_at_every_depth(weights
     """The weights that the loop over depth sees, layer by layer, against the table's."""
     model, _ = model_and_ids(weights=weights, parts=("mlp",), hidden_dim=8)
     at_one_time = jax.jit(lambda t: resolve(model.transformer.blocks, t).parts["mlp"].part)
-    for depth in range(1, 65):
+    for depth in (*range(1, 9), 12, 33, 64):
         unrolled = unroll(model, depth)
         assert unrolled.config.num_layers == depth
         table = unrolled.transformer.blocks.parts["mlp"].part

@@ -8,7 +8,7 @@ import pytest
 
 from qkvflow.nn import PARTS, Embedding, Linear, Norm
 from qkvflow.nn.linear import dropout, rows_by_product, rows_of
-from tests.support import difference, randomised, small_config
+from tests.support import FLAVOURS, difference, randomised, small_config
 
 Batch, Position, Embed = hax.make_axes(batch=2, position=3, embed=16)
 
@@ -62,20 +62,20 @@ def test_norm_statistics_are_float32_in_bfloat16():
     assert difference(norm(low).array.astype(jnp.float32), exact.array) < 0.02
 
 
-@pytest.mark.parametrize("activation", ["gelu", "relu", "silu"])
-@pytest.mark.parametrize("flavour", ["gpt2", "llama"])
+@pytest.mark.parametrize("activation", ["gelu", "relu", "relu2", "silu"])
+@pytest.mark.parametrize("flavour", FLAVOURS)
 def test_mlp(activation, flavour):
     config = small_config(activation_function=activation, flavour=flavour, mlp_ratio=1.5)
     mlp = randomised(PARTS["mlp"]().build(config, key=jax.random.key(0), out_gain=1.0))
     assert mlp.down.In[0].size == 24
     x = random_x()
-    act = getattr(jax.nn, activation)
+    act = {"relu2": lambda z: np.maximum(z, 0.0) ** 2}.get(activation) or getattr(jax.nn, activation)
     up = np.einsum("bpe,ern->bprn", x.array, mlp.up.weight.array)
     if flavour == "gpt2":
         up += np.asarray(mlp.up.bias.array)
-        hidden = act(up[:, :, 0])
-    else:
-        hidden = act(up[:, :, 0]) * up[:, :, 1]
+    hidden = act(up[:, :, 0])
+    if flavour == "llama":
+        hidden *= up[:, :, 1]
     expected = np.einsum("bpn,ne->bpe", hidden, mlp.down.weight.array)
     if flavour == "gpt2":
         expected += np.asarray(mlp.down.bias.array)

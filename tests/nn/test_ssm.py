@@ -11,13 +11,7 @@ import pytest
 
 from qkvflow.nn.context import Context
 from qkvflow.nn.ssm import SsmPart
-from qkvflow.nn.ssm_scan import (
-    causal_conv,
-    inverse_softplus,
-    scan_by_chunks,
-    scan_by_loop,
-    scan_step,
-)
+from qkvflow.nn.ssm_scan import causal_conv, inverse_softplus, scan_by_chunks, scan_by_loop, scan_step
 from qkvflow.nn.weights import resolve
 from tests.support import difference, float64, random_model, randomised, small_config
 

@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from qkvflow.report.page import Heading, Paragraph, to_html, to_markdown
-from qkvflow.report.table import Table, to_latex, to_terminal
+from qkvflow.report.page import Heading, Paragraph, Picture, to_html, to_markdown
+from qkvflow.report.table import Table, as_markdown, of_markdown, to_latex, to_terminal
 from qkvflow.report.table import to_html as rows_to_html
 from qkvflow.report.table import to_markdown as rows_to_markdown
 
@@ -23,9 +23,17 @@ def test_markdown():
     assert rows_to_markdown(TABLE).splitlines() == [
         "| model | valid loss | made of |",
         "| --- | ---: | --- |",
-        r"| time_indexed & <co> | 1.39 +- 0.01 | a \| b |",
+        r"| time_indexed &amp; &lt;co&gt; | 1.39 +- 0.01 | a \| b |",
         "| shared | 2% |  |",
     ]
+
+
+@pytest.mark.parametrize("text", ["<script>alert(1)</script>", "[x](javascript:alert(1))", "a & b"])
+def test_markdown_has_no_html_and_no_links_of_data(text, tmp_path):
+    page = [Heading(text, 1), Paragraph(text), Table((text,), ((text,),), text, text)]
+    shown = to_markdown([*page, Picture(tmp_path / "a.png", text)], tmp_path)
+    assert shown.count("](") == 1 and "<" not in shown and "& " not in shown
+    assert of_markdown(as_markdown(text)) == text
 
 
 def test_html():
@@ -55,6 +63,9 @@ def printed(table, width=80):
 
 
 def test_terminal():
+    brackets = Table(("[red]head",), (("[peers] :smile:",),), "[bold]title", "[dim]note")
+    for words in ("[red]head", "[peers] :smile:", "[bold]title", "[dim]note"):
+        assert words in printed(brackets)
     shown = printed(TABLE)
     for words in ("Losses", "Lower is better.", "time_indexed & <co>", "1.39 +- 0.01"):
         assert words in shown

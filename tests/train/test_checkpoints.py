@@ -9,6 +9,7 @@ import pytest
 
 import qkvflow
 from qkvflow.files import FileError
+from qkvflow.models.storage import check_model
 from qkvflow.train import train
 from qkvflow.train.checkpoints import check_checkpoint
 from qkvflow.train.run_files import checkpoint_paths
@@ -202,8 +203,15 @@ def test_a_best_checkpoint_that_is_damaged_is_no_longer_linked(stopped, tmp_path
     check_checkpoint(link)
 
 
-def test_the_optimizer_may_keep_its_moments_in_bfloat16(text, tmp_path):
-    run = with_optimizer(tiny_run(text), options={"mu_dtype": "bfloat16"})
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"options": {"mu_dtype": "bfloat16"}},
+        {"name": "noisy_sgd", "weight_decay": 0.0, "options": {"key": 1}},
+    ],
+)
+def test_the_optimizer_may_keep_moments_in_bfloat16_or_a_random_key(text, tmp_path, changes):
+    run = with_optimizer(tiny_run(text), **changes)
     train(run, tmp_path / "whole")
     train(run, tmp_path / "parts", [StopAt(5)])
     train(run, tmp_path / "parts")
@@ -217,6 +225,55 @@ def test_a_finished_run_needs_its_checkpoints_no_more_and_is_still_itself(text, 
     assert train(run, out).finished
     with pytest.raises(FileError, match="final is of another run: steps is 12 there and 13 here"):
         train(tiny_run(text, steps=13), out)
+
+
+@pytest.fixture(scope="module")
+def done(stopped, tmp_path_factory):
+    """A finished run with its checkpoints."""
+    run, out, whole = stopped
+    return run, out.parent / "whole", whole
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json", "tokenizer.json"])
+@pytest.mark.parametrize("damage", [truncate, flip_a_bit, remove])
+def test_a_damaged_trained_model_is_written_again_and_no_step_repeated(done, tmp_path, damage, file):
+    run, before, whole = done
+    out = tmp_path / "out"
+    shutil.copytree(before, out, symlinks=True)
+    damage(out / "final" / file)
+    assert train(run, out).finished
+    assert final_bytes(out) == whole
+    check_model(out / "final")
+    note = records(out, "note")[0]["text"]
+    assert str(out / "final" / file) in note
+    assert "It is written again from" in note
+    assert len(records(out, "compiled")) == 1, "no step was repeated"
+    assert len(records(out, "final")) == 1
+    assert (out / "bad-final").is_dir()
+    assert train(run, out).finished
+
+
+def test_a_damaged_trained_model_and_last_checkpoint_are_made_again(done, tmp_path):
+    run, before, whole = done
+    out = tmp_path / "out"
+    shutil.copytree(before, out, symlinks=True)
+    flip_a_bit(out / "final" / "model.safetensors")
+    truncate(checkpoint_paths(out / "checkpoints")[0] / "optimizer.safetensors")
+    assert train(run, out).finished
+    assert final_bytes(out) == whole
+
+
+def test_a_damaged_trained_model_without_checkpoints_is_a_sentence(done, tmp_path):
+    run, before, whole = done
+    out = tmp_path / "out"
+    shutil.copytree(before, out, symlinks=True)
+    shutil.rmtree(out / "checkpoints")
+    truncate(out / "final" / "model.safetensors")
+    with pytest.raises(FileError, match="There is no checkpoint in .* Remove .*final to train"):
+        train(run, out)
+    shutil.rmtree(out / "final")
+    assert train(run, out).finished
+    assert final_bytes(out) == whole
 
 
 FULL_DISK = """

@@ -5,13 +5,16 @@ import math
 
 import pytest
 
+from qkvflow.cli.main import main
+from qkvflow.config import write_run
 from qkvflow.train import train
-from qkvflow.train.metrics import MetricsFile, Thresholds, read_metrics
+from qkvflow.train.metrics import MetricsFile, read_metrics
 from tests.train.support import records, tiny_run
+from tests.train.test_loop import StopAt
 
 
 def line(step, **values):
-    return {"kind": "train", "step": step, **values}
+    return {"kind": "train", "step": step, "seconds": 0.5, "loss": 2.0, **values}
 
 
 def test_lines_that_were_cut_short_and_later_steps_are_dropped(tmp_path):
@@ -25,15 +28,47 @@ def test_lines_that_were_cut_short_and_later_steps_are_dropped(tmp_path):
     assert read_metrics(path) == [line(0), line(1), line(2), line(3, loss=None)]
 
 
-def test_every_tenth_is_reached_once_and_each_seed_has_its_own():
-    thresholds = Thresholds([{"kind": "valid", "loss": 3.04, "seed": 1}])
-    assert thresholds.newly_reached(2.75, 1) == [3.0, 2.9, 2.8]
-    assert thresholds.newly_reached(2.9, 1) == []
-    assert thresholds.newly_reached(2.7, 1) == [2.7]
-    assert thresholds.newly_reached(2.0, 2) == []
-    assert thresholds.newly_reached(math.nan, 2) == []
-    assert thresholds.newly_reached(1.95, 2) == []
-    assert thresholds.newly_reached(1.9, 2) == [1.9]
+FINAL = {
+    **{"kind": "final", "step": 12, "seconds": 1.5, "loss": 2.0, "bits_per_byte": 2.9},
+    **{"standard_error": None, "whole": True, "evaluated_tokens": 640},
+}
+ODD = ("x", [], {}, True, math.nan, math.inf, 10**400)
+ODD_LINES = [
+    *("", "null", "3", "[]", "{}", '"train"', "[" * 100_000, "9" * 5000, '{"kind": "train"}'),
+    *(json.dumps({**line(1), name: odd}) for name in ("step", "seconds", "loss") for odd in ODD),
+    *(json.dumps({**line(1), "kind": odd}) for odd in (None, [], {}, 3)),
+    *(json.dumps({**line(1), "step": odd}) for odd in (-1, 1.0, None)),
+    *(json.dumps({**FINAL, name: odd}) for name in list(FINAL)[1:] for odd in ("x", [], {})),
+    *(json.dumps({k: v for k, v in FINAL.items() if k != name}) for name in FINAL),
+    *(json.dumps({"kind": "note", "step": 0, "text": odd}) for odd in (None, 3, [])),
+    '{"kind": "note", "step": 0}',
+    '{"kind": "compiled", "step": 0, "memory_bytes": "much"}',
+    '{"kind": "valid", "step": 4, "loss": "low", "seconds": 1}',
+]
+
+
+def test_an_odd_line_is_none(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    good = [line(1), {"kind": "valid", "step": 4, "seconds": 1, "loss": None}, FINAL]
+    for odd in ODD_LINES:
+        path.write_text(odd)
+        assert read_metrics(path) == [], odd[:200]
+    path.write_text("\n".join([*ODD_LINES, *map(json.dumps, good)]))
+    assert read_metrics(path) == good
+
+
+def test_a_run_with_odd_lines_goes_on_and_shows_its_end(text, tmp_path, capsys):
+    out, run = tmp_path / "out", tiny_run(text)
+    train(run, out, [StopAt(5)])
+    with (out / "metrics.jsonl").open("a") as file:
+        file.write("\n".join(ODD_LINES))
+    assert train(run, out).finished
+    assert [record["step"] for record in records(out, "train")] == list(range(1, 13))
+    with (out / "metrics.jsonl").open("a") as file:
+        file.write("\n".join(ODD_LINES))
+    write_run(run, tmp_path / "run.yaml")
+    assert main(["train", "--config", str(tmp_path / "run.yaml"), "--out", str(out)]) == 0
+    assert "step     12  valid " in capsys.readouterr().out
 
 
 def test_tensorboard_gets_the_curve(text, tmp_path):

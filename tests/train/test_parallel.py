@@ -47,7 +47,10 @@ def on_devices(count, text, out, model):
     return json.loads(result.stdout)
 
 
-@pytest.mark.parametrize("model", ["time_indexed_mlp", "standard"])
+SLOW = pytest.param("standard", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("model", ["time_indexed_mlp", SLOW])
 def test_four_devices_have_the_losses_of_one(text, tmp_path, model):
     four = on_devices(4, text, tmp_path / "four", model)
     one = on_devices(1, text, tmp_path / "one", model)
@@ -61,7 +64,7 @@ def test_four_devices_have_the_losses_of_one(text, tmp_path, model):
 
 
 def test_a_batch_that_cannot_be_cut_is_refused():
-    run = tiny_run("", batch_size=6, parallel="fsdp")
+    run = tiny_run("text.txt", batch_size=6, parallel="fsdp")
     run = with_architecture(run, hidden_dim=10)
     with pytest.raises(ConfigError) as error:
         check_divisible(run, run.model_config(11), 4)

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from qkvflow.models import MODELS
@@ -29,7 +30,7 @@ def started(learner, seed=0):
 
 
 def test_accumulated_gradients_are_those_of_the_whole_batch():
-    run = with_optimizer(tiny_run(""), name="sgd", weight_decay=0.0, clip=0.0)
+    run = with_optimizer(tiny_run("text.txt"), name="sgd", weight_decay=0.0, clip=0.0)
     whole, parts = learner_of(run), learner_of(dataclasses.replace(run, accumulate=4))
     state = started(whole)
     one, first = jax.jit(whole.step)(state, np.uint32(0), *batch())
@@ -41,7 +42,7 @@ def test_accumulated_gradients_are_those_of_the_whole_batch():
 
 def test_a_step_that_is_not_finite_is_not_applied_and_three_in_a_row_end_it():
     """A batch with an id that does not exist has a loss that is not a number."""
-    learner = learner_of(tiny_run(""))
+    learner = learner_of(tiny_run("text.txt"))
     step, seed = jax.jit(learner.step), np.uint32(0)
     good = batch()
     bad = np.full_like(good[0], VOCAB + 3), good[1]
@@ -63,10 +64,46 @@ def test_a_step_that_is_not_finite_is_not_applied_and_three_in_a_row_end_it():
     assert difference(frozen.parameters, recovered.parameters) == 0.0
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"options": {"eps": 0.0}},  # 0 / 0 for characters that are not in the batch
+        {"name": "sgd", "weight_decay": 0.0, "learning_rate": 3e38},
+        {"name": "rmsprop", "weight_decay": 0.0, "options": {"eps": -1.0}},
+    ],
+)
+def test_an_update_that_is_not_finite_is_not_applied_though_loss_and_gradient_are(changes):
+    learner = learner_of(with_optimizer(tiny_run("text.txt"), warmup=0, **changes))
+    begin = started(learner)
+    ids = [np.zeros_like(part) for part in batch()]
+    after, report = jax.jit(learner.step)(begin, np.uint32(0), *ids)
+    assert np.isfinite([report.loss, report.gradient_norm]).all()
+    assert difference(after.parameters, begin.parameters) == 0.0
+    assert difference(after.optimizer, begin.optimizer) == 0.0
+    assert int(report.failures) == 1
+
+
+def test_a_state_of_the_optimizer_that_is_not_finite_is_not_kept():
+    """Though the parameters are: a step over an infinite moment is zero."""
+    learner = learner_of(tiny_run("text.txt"))
+    begin = started(learner)
+
+    def update(updates, state, params):
+        updates, state = learner.optimizer.update(updates, state, params)
+        return updates, jax.tree.map(lambda x: x / 0 if x.ndim else x, state)
+
+    odd = dataclasses.replace(
+        learner, optimizer=optax.GradientTransformation(learner.optimizer.init, update)
+    )
+    after, report = jax.jit(odd.step)(begin, np.uint32(0), *batch())
+    assert int(report.failures) == 1
+    assert difference(after.optimizer, begin.optimizer) == 0.0
+
+
 @pytest.mark.parametrize("parts", [("attention", "mlp"), ("ssm",)])
 def test_several_seeds_at_once_are_the_runs_one_by_one(parts):
     """With plain gradient steps: adamw turns the rounding of gradients that are zero into steps."""
-    run = with_optimizer(tiny_run("", seeds=3), name="sgd", weight_decay=0.0)
+    run = with_optimizer(tiny_run("text.txt", seeds=3), name="sgd", weight_decay=0.0)
     run = with_architecture(run, parts=parts, resid_pdrop=0.1)
     learner = learner_of(run)
     seeds = np.array(run.all_seeds, np.uint32)
@@ -91,7 +128,7 @@ def test_several_seeds_at_once_are_the_runs_one_by_one(parts):
 
 def test_several_seeds_with_adamw_have_the_losses_of_the_runs_one_by_one():
     """Within 1e-4 after ten steps; parameters whose gradient is zero may take another way."""
-    learner, seeds = learner_of(tiny_run("", seeds=2)), np.array([0, 1], np.uint32)
+    learner, seeds = learner_of(tiny_run("text.txt", seeds=2)), np.array([0, 1], np.uint32)
     both = jax.jit(over_seeds(learner.step, 2))
     states = jax.jit(over_seeds(learner.start, 2))(seeds)
     alone, single = jax.jit(learner.step), [started(learner, seed) for seed in seeds]
@@ -104,7 +141,7 @@ def test_several_seeds_with_adamw_have_the_losses_of_the_runs_one_by_one():
 
 
 def test_dropout_is_another_one_at_every_step_and_the_same_for_the_same_seed():
-    learner = learner_of(with_architecture(tiny_run(""), resid_pdrop=0.5))
+    learner = learner_of(with_architecture(tiny_run("text.txt"), resid_pdrop=0.5))
     step, state = jax.jit(learner.step), started(learner)
     later = state._replace(step=state.step + 1)
     losses = [float(step(s, np.uint32(0), *batch())[1].loss) for s in (state, state, later)]
@@ -113,7 +150,9 @@ def test_dropout_is_another_one_at_every_step_and_the_same_for_the_same_seed():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_trains_in_bfloat16_with_parameters_in_float32(name):
-    run = tiny_run("", model=name, optimizer=dataclasses.replace(tiny_run("").optimizer, warmup=0))
+    run = tiny_run(
+        "text.txt", model=name, optimizer=dataclasses.replace(tiny_run("text.txt").optimizer, warmup=0)
+    )
     learner = learner_of(with_architecture(run, compute_dtype="bfloat16"))
     step, state = jax.jit(learner.step), started(learner)
     losses = []

@@ -39,14 +39,15 @@ def test_a_model_computes_what_it_did(case):
 
 @pytest.mark.parametrize("name", STATISTICS)
 def test_an_experiment_says_what_it_did(name):
-    results = read_experiment(ROOT / "results" / name).results
+    results = read_experiment(ROOT / "results" / name)
     assert results.summary_to_json() == STATISTICS[name]["summary"]
-    assert results.tests_to_json() == STATISTICS[name]["tests"]
+    tests = results.tests + results.on_test + results.exploratory
+    assert [test.to_json() for test in tests] == STATISTICS[name]["tests"]
 
 
 def test_the_adaptation_says_what_it_did():
     """What was a study of its own, in a format of its own, is an experiment with contrasts."""
-    results = read_experiment(ROOT / "results" / "finetune").results
+    results = read_experiment(ROOT / "results" / "finetune")
     for direction, arms in ADAPTATION["losses"].items():
         for name, depths in arms.items():
             for depth, before in depths.items():

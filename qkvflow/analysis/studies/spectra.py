@@ -23,7 +23,7 @@ from qkvflow.data import Tokenizer
 from qkvflow.progress import progress
 from qkvflow.report.figures import appearance, line_style
 from qkvflow.report.page import Paragraph, Picture, element
-from qkvflow.report.table import Table
+from qkvflow.report.table import Row, Table
 
 CIRCUITS = {"qk": "QK", "ov": "OV", "mlp": "feed-forward", "ssm": "state space"}
 SPECTRA = (eigenvalues, singular_values, numerical_range)
@@ -71,14 +71,8 @@ class Spectra(Analysis):
         return [*lines, ("basis matrices that a map needs, at most", text)]
 
     def text(self, study: Study, tokenizer: Tokenizer) -> list[str]:
-        head = (
-            "circuit",
-            "heads",
-            "mean |eigenvalue|",
-            "over depth",
-            "spectral norm",
-            "numerical radius",
-        )
+        head: Row = ("circuit", "heads", "mean |eigenvalue|", "over depth")
+        head += ("spectral norm", "numerical radius")
         rows = tuple(
             (
                 CIRCUITS[name],

@@ -16,4 +16,4 @@ from qkvflow.cli.experiment.run import run as run
 
 def defaults(arguments: list[str]) -> Options:
     """What the options are where they are not given."""
-    return Options(plan="ablation", title="Ablation", out=Path("ablation_results"))
+    return Options(plan="ablation", out=Path("ablation_results"))

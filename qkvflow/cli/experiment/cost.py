@@ -64,12 +64,9 @@ class Row:
     runs_that_reached_it: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values, without what was not asked for."""
+        """As plain values; None for what was not asked for."""
         row = dataclasses.asdict(self)
-        row = {**row.pop("costs"), **row}
-        if self.runs_that_reached_it is None:
-            del row["seconds_to_loss"], row["runs_that_reached_it"]
-        return row
+        return {**row.pop("costs"), **row}
 
 
 def of_runs(records: Sequence[Finished], loss: float | None) -> Row:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from qkvflow.cli.experiment.shared import OUT
 from qkvflow.config import ConfigError
-from qkvflow.experiments.report import draw_all, name_of, write_report, write_table
+from qkvflow.experiments.report import draw_all, name_of, title_of, write_report, write_table
 from qkvflow.experiments.results import Experiment, read_experiment
 
 
@@ -25,7 +25,7 @@ class Options:
     results: tuple[Path, ...] = (OUT,)
     """Directories of experiments."""
     title: str | None = None
-    """Heading of the page; None: the name of the directory."""
+    """Heading of the page; None: that of the page which is there, or the name of the directory."""
     out: Path | None = None
     """Directory for the page; None: beside the results, if they are of one experiment."""
     figures: Path | None = None
@@ -40,7 +40,7 @@ def run(options: Options) -> None:
     experiments = [read_experiment(results) for results in options.results]
     if options.figures is not None:
         _draw(experiments, options.figures)
-    title = options.title or name_of(options.out or options.results[0])
+    title = options.title or title_of(options.out or options.results[0])
     page, text = write_report(experiments, title, options.out)
     print(f"Written: {page} and {text}")
 
@@ -61,5 +61,5 @@ def _draw(experiments: Sequence[Experiment], directory: Path) -> None:
     for experiment in experiments:
         place = directory if len(experiments) == 1 else directory / experiment.out.resolve().name
         drawn = draw_all(experiment, place)
-        write_table(experiment.results, place / "results_table.tex")
+        write_table(experiment.summary, place / "results_table.tex")
         print(f"Written to {place}: {', '.join(drawn)} (png, pdf), results_table.tex")

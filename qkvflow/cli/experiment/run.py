@@ -16,7 +16,7 @@ from qkvflow.cli.experiment.shared import ExperimentOptions
 from qkvflow.cli.experiment_display import run_experiment, show_experiment
 from qkvflow.config import ConfigError
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.report import name_of, write_report
+from qkvflow.experiments.report import title_of, write_report
 from qkvflow.experiments.runner import prepare
 from qkvflow.experiments.slurm import submit
 
@@ -26,7 +26,7 @@ class Options(ExperimentOptions):
     """Options of `qkvflow experiment run`, and of `qkvflow experiment ablate`."""
 
     title: str | None = None
-    """Heading of the page; None: the name of the directory."""
+    """Heading of the page; None: that of the page which is there, or the name of the directory."""
     slurm: int = 0
     """Workers to submit to SLURM, which share the runs (needs qkvflow[slurm]); 0: run here."""
     slurm_options: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ def run(options: Options) -> int:
     console = Console()
     experiment = run_experiment(plan, options.out, console, options.reuse, options.reference)
     code = show_experiment(experiment, console)
-    page, _ = write_report([experiment], options.title or name_of(options.out))
+    page, _ = write_report([experiment], options.title or title_of(options.out))
     print(f"The page with the figures is {page}")
     return code
 

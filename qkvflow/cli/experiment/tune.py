@@ -34,5 +34,6 @@ def run(options: Options) -> None:
     prepare(plan, options.out, options.reference, options.reuse)
     with Bars(console) as bars:
         choices = tune(plan, options.out, bars, options.reuse)
+    bars.tell()
     console.print(to_terminal(tuned_table(choices)))
-    console.print(f"Written: {options.out / 'tuned.json'}")
+    console.print(f"Written: {options.out / 'tuned.json'}", markup=False)

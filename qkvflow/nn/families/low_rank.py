@@ -10,7 +10,7 @@ from haliax import Axis
 from jax import Array
 
 from qkvflow.config import Gpt2Config
-from qkvflow.config.strict import PositiveInt
+from qkvflow.config.strict import Size
 from qkvflow.config.variants import FAMILIES, Family
 from qkvflow.nn.families.shared import Shared
 from qkvflow.nn.linear import Linear, product_operations, size_of
@@ -90,7 +90,7 @@ class LowRank(Weight):
 class LowRankFamily(Family):
     """One set of base weights with low-rank terms; norms are shared."""
 
-    rank: PositiveInt = 8
+    rank: Size = 8
     """Rank of what depends on depth."""
 
     def layer(self, make: MakeLayer, config: Gpt2Config, *, key: Array) -> Any:
