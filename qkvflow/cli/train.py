@@ -3,7 +3,10 @@
     qkvflow train --model time_indexed_mlp --data wikitext-2 --steps 2000 --out runs/first
     qkvflow train --config configs/tiny.yaml --optimizer.learning-rate 1e-3 --out runs/second
 
-A config file sets the defaults, options override it. OUT/final holds the trained model,
+    qkvflow train --branch-from runs/long --at 2000 --out runs/short
+
+A config file sets the defaults, options override it. A branch takes the settings and a checkpoint of
+another run and ends sooner, as one of its length would have. OUT/final holds the trained model,
 OUT/metrics.jsonl the curve, OUT/checkpoints what is needed to go on. Ctrl-C saves and stops.
 """
 
@@ -16,8 +19,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from qkvflow.cli.options import split_option
-from qkvflow.config import RunConfig, read_run
+from qkvflow.config import ConfigError, RunConfig, read_run
 from qkvflow.train import Outcome, Sink, read_metrics, train
+from qkvflow.train.branch import begin_branch, branch_run
 from qkvflow.train.metrics import Record
 
 THERE_BEFORE = "The run had finished before; nothing was run."
@@ -33,14 +37,34 @@ class Options:
     """Settings of the run."""
     config: Path | None = None
     """YAML file with the defaults of all other options; see configs/."""
+    branch_from: Path | None = None
+    """Directory of a run with optimizer.schedule wsd that is to end sooner; its settings are taken.
+    Without --steps the learning rate begins to fall at once."""
+    at: int | None = None
+    """Step after which --branch-from is left; that run has to have kept its checkpoint (--keep)."""
 
 
 def defaults(arguments: list[str]) -> Options:
     """What the options are where they are not given: as the config file has it, if one is named."""
     named, _ = split_option(arguments, "--config")
     path = Path(named[0]) if named else None
+    source, _ = split_option(arguments, "--branch-from", "directory")
+    at, steps = (_number(arguments, name) for name in ("--at", "--steps"))
+    if (at is None) == bool(source) or (named and source):
+        raise ConfigError(
+            "This run cannot be made:",
+            ["--branch-from RUN and --at STEP come together, and without --config."],
+        )
+    if source and at is not None:
+        return Options(tyro.MISSING, branch_run(source[0], at, steps), None, Path(source[0]), at)
     run = RunConfig() if path is None else read_run(path)
     return Options(out=tyro.MISSING, run=run, config=path)
+
+
+def _number(arguments: list[str], name: str) -> int | None:
+    """The whole number after an option; None where there is none, which is refused later."""
+    found, _ = split_option(arguments, name, "number")
+    return int(found[-1]) if found and found[-1].isdecimal() else None
 
 
 def step_bars(console: Console) -> Progress:
@@ -107,6 +131,8 @@ def stopped(outcome: Outcome) -> str:
 
 def run(options: Options) -> None:
     """Train with a progress bar; say where the results are."""
+    if options.branch_from is not None and options.at is not None:
+        begin_branch(options.branch_from, options.at, options.run, options.out)
     display = Display(options.run.model, options.run.steps)
     outcome = train(options.run, options.out, [display])
     if not outcome.finished:

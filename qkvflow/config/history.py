@@ -73,7 +73,7 @@ def current_run(fields: Mapping[str, Any], version: int) -> dict[str, Any]:
         return dict(fields)
     run = _CAME_LATER | dict(fields)
     run["architecture"] = _CAME_LATER_TO_ARCHITECTURE | dict(run["architecture"])
-    run["optimizer"] = {"groups": {}, **run["optimizer"]}
+    run["optimizer"] = {"groups": {}, "ema": 0.0, **run["optimizer"]}
     return moved_run(run)
 
 

@@ -16,6 +16,7 @@ from qkvflow.config.strict import (
     NotNegative,
     NotNegativeInt,
     Positive,
+    Probability,
     Share,
     shown,
     strict,
@@ -56,15 +57,19 @@ class OptimizerConfig(Config):
     learning_rate: Positive = 3e-4
     """Peak of the learning rate, after warm-up."""
     schedule: str = "cosine"
-    """Schedule after warm-up: cosine, linear, constant, or any schedule of optax by its full name."""
+    """Schedule after warm-up: cosine, linear, constant, wsd (stable, then a straight line down over the
+    last fifth; schedule_options: {decay: 0.2}), or any schedule of optax by its full name."""
     warmup: NotNegativeInt | None = None
     """Steps over which the learning rate rises to its peak. None: a tenth of the run, at most 100."""
     final: NotNegative = 0.1
-    """Learning rate at the end of cosine and linear, as a share of the peak."""
+    """Learning rate at the end of cosine, linear and wsd, as a share of the peak."""
     weight_decay: NotNegative = 0.1
     """Decoupled weight decay; a step takes this share, times the learning rate, off each weight."""
     clip: NotNegative = 1.0
     """Largest norm of the whole gradient; 0 does not clip."""
+    ema: Probability = 0.0
+    """Evaluate and export an average of the weights over the last steps, in which a step weighs this
+    much less than the one after it: 0.99 averages over about 100 steps. 0: the weights themselves."""
     groups: dict[str, GroupConfig] = field(default_factory=dict)
     """Arrays that are trained differently, by their group (embedding, base, time_network, head), their
     kind (matrix, vector, norm, bias) or a pattern over paths: {embedding: {rate: 0.3}}. The last that
@@ -72,7 +77,7 @@ class OptimizerConfig(Config):
     options: dict[str, Option] = field(default_factory=dict)
     """Further arguments of the optimizer, such as b2: 0.95."""
     schedule_options: dict[str, Option] = field(default_factory=dict)
-    """Arguments of a schedule of optax, such as transition_steps: 100, but for its peak."""
+    """Arguments of the schedule: decay of wsd, or those of one of optax, but for its peak."""
 
     def problems(self) -> list[str]:
         """Options that no file of a run could hold."""

@@ -1,7 +1,8 @@
 """Checkpoints: a model as `save` writes it, and beside it what training needs to go on.
 
     DIR/checkpoints/step-00000250/
-        model.safetensors  config.json  tokenizer.json   in seed-0/, seed-1/ ... with several seeds
+        model.safetensors  config.json  tokenizer.json   in seed-0/, seed-1/ ... with several seeds;
+                                                         where weights are averaged, the average
         optimizer.safetensors                            the rest of the state, by path
         training.json                                    step, run, data, sha256 of the other files
     DIR/checkpoints/best                                 a link to the one with the lowest valid loss
@@ -70,6 +71,12 @@ def on_host(state: State) -> State:
     return jax.tree.map(lambda array: np.array(array, copy=True), state)
 
 
+def _beside_model(state: State) -> State:
+    """What of a state is not written as the model: of averaged weights, the weights themselves."""
+    own = {name: state.parameters[name] for name in state.average}
+    return state._replace(parameters=own, average={})
+
+
 class CheckpointStore:
     """The checkpoints of a run. A write that fails is kept as a sentence; training goes on."""
 
@@ -130,8 +137,8 @@ class CheckpointStore:
         return self.directory / f"step-{step:08d}"
 
     def _write_files(self, directory: Path, state: State, progress: Progress) -> None:
-        write_models(directory, self._run, self._model, self._tokenizer, state.parameters)
-        write_arrays(directory / OPTIMIZER, by_path(state._replace(parameters={}))[0])
+        write_models(directory, self._run, self._model, self._tokenizer, state.shown)
+        write_arrays(directory / OPTIMIZER, by_path(_beside_model(state))[0])
         files = [path for path in sorted(directory.rglob("*")) if path.is_file()]
         content = {
             "version": __version__,
@@ -143,7 +150,7 @@ class CheckpointStore:
             "progress": asdict(progress),
             "files": {str(path.relative_to(directory)): file_sha256(path) for path in files},
         }
-        write_sealed(directory / RECORD, "checkpoint", FORMAT, content)
+        write_record(directory, content)
 
     def read(self, path: Path, record: dict[str, Any], like: State) -> tuple[Progress, State]:
         """Where a run stood and its state, which has the shapes of `like`.
@@ -154,13 +161,15 @@ class CheckpointStore:
         Raises:
             FileError: a file has changed meanwhile, or is of another model.
         """
-        found = self._read_parameters(path, record["files"])
-        check_shapes(found, like.parameters, str(path))
+        shown = self._read_parameters(path, record["files"])
+        check_shapes(shown, like.parameters, str(path))
         rest = read_arrays(path / OPTIMIZER, record["files"][OPTIMIZER])
-        expected, structure = by_path(like._replace(parameters={}))
+        expected, structure = by_path(_beside_model(like))
         check_shapes(rest, expected, str(path))
         state = jax.tree.unflatten(structure, [rest[name] for name in expected])
-        return progress_of(record["progress"]), state._replace(parameters=found)
+        average = {name: shown[name] for name in like.average}
+        parameters = shown | state.parameters
+        return progress_of(record["progress"]), state._replace(parameters=parameters, average=average)
 
     def _read_parameters(self, path: Path, files: dict[str, str]) -> Arrays:
         each = [
@@ -170,6 +179,12 @@ class CheckpointStore:
         if self._run.seeds == 1:
             return each[0]
         return {name: np.stack([arrays[name] for arrays in each]) for name in each[0]}
+
+
+def write_record(directory: Path, content: dict[str, Any]) -> None:
+    """Write what a checkpoint says of itself."""
+    content = {name: value for name, value in content.items() if name not in ("kind", "format")}
+    write_sealed(directory / RECORD, "checkpoint", FORMAT, content)
 
 
 def read_record(path: Path) -> dict[str, Any]:

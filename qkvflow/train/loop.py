@@ -292,7 +292,7 @@ class Training:
             file_errors(f"The trained model could not be written to {final}", remedy),
             building(final) as directory,
         ):
-            parameters = on_host(self.program.state).parameters
+            parameters = on_host(self.program.state).shown
             write_models(directory, self.run, model, self.data.tokenizer, parameters)
             if final.is_dir():  # damaged, or the run would not have begun
                 set_aside(final)

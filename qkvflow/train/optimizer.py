@@ -31,19 +31,26 @@ SCHEDULES = Registry[Callable[..., optax.Schedule]]("schedule")
 """Functions of (config, steps, **options) to the learning rate after warm-up, beside those of optax."""
 _PEAKS = ("peak_value", "init_value", "value")
 """What a schedule of optax may call its peak; the first that it has."""
+WSD_DECAY = 0.2
+"""Share of the steps after warm-up in which the learning rate of `wsd` falls, by default."""
 _LOOKED_AT = 1_000_000
 """Steps at which a schedule is evaluated before it is used."""
 
 
 def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
     """The learning rate at each step: a straight rise, then the named decay."""
-    warmup = min(100, steps // 10) if config.warmup is None else config.warmup
+    warmup = warmup_steps(config, steps)
     decay = _decay(config, max(steps - warmup, 1))
     if warmup == 0:
         return decay
     # The first step moves, too: (step + 1) / warmup of the peak.
     rise = optax.linear_schedule(config.learning_rate / warmup, config.learning_rate, warmup - 1)
     return optax.join_schedules([rise, decay], [warmup])
+
+
+def warmup_steps(config: OptimizerConfig, steps: int) -> int:
+    """Steps over which the learning rate rises."""
+    return min(100, steps // 10) if config.warmup is None else config.warmup
 
 
 def _decay(config: OptimizerConfig, steps: int) -> optax.Schedule:
@@ -101,6 +108,17 @@ def _cosine(config: OptimizerConfig, steps: int) -> optax.Schedule:
 @SCHEDULES.register("linear")
 def _linear(config: OptimizerConfig, steps: int) -> optax.Schedule:
     return optax.linear_schedule(config.learning_rate, config.learning_rate * config.final, steps)
+
+
+@SCHEDULES.register("wsd")
+def _wsd(config: OptimizerConfig, steps: int, decay: float = WSD_DECAY) -> optax.Schedule:
+    """Stable at the peak, then a straight line down over the last steps, a share `decay` of all."""
+    if not 0 < decay <= 1:
+        raise _refused(f"schedule_options has decay {decay!r}; expected a share above 0, at most 1.")
+    falling = max(1, round(decay * steps))
+    peak = config.learning_rate
+    fall = optax.linear_schedule(peak, peak * config.final, falling)
+    return optax.join_schedules([optax.constant_schedule(peak), fall], [steps - falling])
 
 
 @SCHEDULES.register("constant")

@@ -123,8 +123,8 @@ class Program:
         return self.placement.batch(inputs), self.placement.batch(targets)
 
     def model(self, index: int) -> LanguageModel:
-        """The model of one of the seeds, as it is now."""
-        parameters = self.state.parameters
+        """The model of one of the seeds, as it is now; of its average, where there is one."""
+        parameters = self.state.shown
         if self._run.seeds > 1:
             parameters = {path: array[index] for path, array in parameters.items()}
         return with_arrays(self.learner.model, parameters)

@@ -5,6 +5,7 @@ its own state) is not finite: both stay as they were, and training goes on with 
 `LIMIT` such steps in a row nothing is applied any more, until the loop has noticed and stops.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -31,6 +32,8 @@ class State(NamedTuple):
     """All that changes in training. With several seeds every array has a leading axis of seeds."""
 
     parameters: Arrays
+    average: Arrays
+    """The mean of what was trained, over the last steps; empty where none is asked for."""
     optimizer: Any
     step: Array
     """Steps taken."""
@@ -38,6 +41,11 @@ class State(NamedTuple):
     """Of them, not applied."""
     failures: Array
     """Of them, in a row, up to now."""
+
+    @property
+    def shown(self) -> Arrays:
+        """The arrays that are evaluated and written as the model: the average, where there is one."""
+        return self.parameters | self.average
 
 
 class Report(NamedTuple):
@@ -59,6 +67,7 @@ class Learner:
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
     accumulate: int
+    ema: float
     trained: tuple[str, ...]
     """Paths of the arrays that change. The others have no gradient, no optimizer state."""
 
@@ -74,7 +83,9 @@ class Learner:
         table, _ = split(model.parameters(), trained)
         made = make_optimizer(run.optimizer, schedule, table)
         optimizer = checked_optimizer(made, arrays, run.optimizer.name)
-        return Learner(run.model, model, optimizer, schedule, run.accumulate, trained)
+        return Learner(
+            run.model, model, optimizer, schedule, run.accumulate, run.optimizer.ema, trained
+        )
 
     def start(self, seed: Array) -> State:
         """The state before the first step, with fresh weights."""
@@ -85,7 +96,8 @@ class Learner:
         """The state before the first step, with these weights."""
         zero = jnp.zeros((), jnp.int32)
         trained, _ = split(parameters, self.trained)
-        return State(parameters, self.optimizer.init(trained), zero, zero, zero)
+        average = dict(trained) if self.ema else {}
+        return State(parameters, average, self.optimizer.init(trained), zero, zero, zero)
 
     def step(
         self, state: State, seed: Array, inputs: Array, targets: Array, *, depth: int | None = None
@@ -100,15 +112,29 @@ class Learner:
         finite = jnp.isfinite(loss) & jnp.isfinite(norm) & _is_finite((parameters, optimizer))
         failures = jnp.where(finite, 0, state.failures + 1).astype(jnp.int32)
         applied = lax.optimization_barrier(finite & (state.failures < LIMIT))
-        parameters, optimizer = jax.tree.map(
+        average = self._averaged(parameters, state)
+        parameters, average, optimizer = jax.tree.map(
             lambda new, old: jnp.where(applied, new, old),
-            (parameters, optimizer),
-            (trained, state.optimizer),
+            (parameters, average, optimizer),
+            (trained, state.average, state.optimizer),
         )
         skipped = state.skipped + jnp.where(applied, 0, 1).astype(jnp.int32)
         rate = jnp.asarray(self.schedule(state.step - state.skipped), jnp.float32)
         report = Report(loss, norm, rate, skipped, failures)
-        return State(parameters | fixed, optimizer, state.step + 1, skipped, failures), report
+        parameters |= fixed
+        return State(parameters, average, optimizer, state.step + 1, skipped, failures), report
+
+    def _averaged(self, parameters: Arrays, state: State) -> Arrays:
+        """The average with one more step in it.
+
+        After n steps it is the sum of ema^(n - i) theta_i over that of ema^(n - i), i = 1 ... n:
+        what the parameters were before the first step has no part in it.
+        """
+        if not self.ema:
+            return {}
+        count = (state.step - state.skipped + 1).astype(jnp.float32)
+        share = (self.ema - 1.0) / jnp.expm1(count * math.log(self.ema))
+        return optax.incremental_update(parameters, state.average, share)
 
     def gradients(
         self,

@@ -36,6 +36,7 @@ def test_the_schedules_follow_their_closed_forms():
         "cosine": lambda x: 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * x)),
         "linear": lambda x: 1 - 0.9 * x,
         "constant": lambda x: 1.0,
+        "wsd": lambda x: min(1.0, 1 - 0.9 * (x - 0.8) / 0.2),
     }.items():
         config = OptimizerConfig(learning_rate=peak, warmup=warmup, schedule=name, final=0.1)
         schedule = make_schedule(config, steps)
