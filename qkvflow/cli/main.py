@@ -6,7 +6,7 @@ import keyword
 import sys
 
 from qkvflow import __version__
-from qkvflow.cli.options import split_option
+from qkvflow.cli.options import OptionError, split_option
 from qkvflow.config import ConfigError, nearest
 from qkvflow.data import DataError
 from qkvflow.files import FileError
@@ -115,7 +115,7 @@ def _run(command: str, options: list[str]) -> int:
             registry=variants.registry(),
         )
         return module.run(chosen) or 0
-    except (ConfigError, DataError, FileError) as error:
+    except (ConfigError, DataError, FileError, OptionError) as error:
         print(error, file=sys.stderr)
         return 2
     except TrainingError as error:

@@ -3,7 +3,9 @@
 import argparse
 from collections.abc import Sequence
 
-from qkvflow.files import FileError
+
+class OptionError(Exception):
+    """What stands after an option cannot be used. No ValueError: tyro would frame its sentence."""
 
 
 def split_option(
@@ -12,12 +14,12 @@ def split_option(
     """What an option names, in the form `NAME FILE` or `NAME=FILE`, and all other arguments.
 
     Raises:
-        FileError: nothing is named after it.
+        OptionError: nothing is named after it.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument(name, action="append", default=[], dest="files")
     try:
         found, rest = parser.parse_known_args(arguments)
     except argparse.ArgumentError as error:
-        raise FileError(f"{name} needs a {what}: name one after it.") from error
+        raise OptionError(f"{name} needs a {what}: name one after it.") from error
     return found.files, rest

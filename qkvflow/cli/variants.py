@@ -9,6 +9,7 @@ from typing import Any
 
 import tyro
 
+from qkvflow.cli.options import OptionError
 from qkvflow.config import ConfigError, GroupConfig, OptimizerConfig
 from qkvflow.config.strict import to_dict
 from qkvflow.config.variants import ADAPTERS, FAMILIES, INTEGRATORS, PARTS, Variant
@@ -38,7 +39,7 @@ def _read_groups(text: str) -> dict[str, GroupConfig]:
             {"groups": read_yaml_text(text) if text != "{}" else {}}
         ).groups
     except ConfigError as error:
-        raise ValueError(" ".join(error.problems)) from error
+        raise OptionError(str(error)) from error
 
 
 _GROUPS = tyro.constructors.PrimitiveConstructorSpec(
@@ -64,7 +65,7 @@ def _read(variants: Any, text: str) -> Variant:
     try:
         return variants.read(read_yaml_text(text) if text.lstrip().startswith("{") else text)
     except ConfigError as error:
-        raise ValueError(" ".join(error.problems)) from error
+        raise OptionError(str(error)) from error
 
 
 def _written(variant: Variant) -> str:

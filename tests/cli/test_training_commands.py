@@ -252,6 +252,12 @@ def test_hostile_text_is_a_sentence(tmp_path, capsys, content, words):
         (["--tokenizer", "~nosuchuser/tokenizer.json"], "~nosuchuser/tokenizer.json cannot be found"),
         (["--out", "/proc/none"], "cannot be written"),
         (["--optimizer.name", "adamm"], "no optimizer 'adamm'"),
+        (
+            ["--architecture.weights", "{family: gated, gate: bad}"],
+            "\n  - gated: gate is 'bad'; expected",
+        ),
+        (["--architecture.weights", "gatedd"], "\n  - there is no weight family 'gatedd'. Did you"),
+        (["--optimizer.groups", "{base: {rat: 1}}"], "\n  - groups: base: there is no field 'rat'"),
     ],
 )
 def test_options_that_cannot_be_used_are_a_sentence(trained, tmp_path, capsys, options, words):

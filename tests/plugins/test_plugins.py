@@ -10,7 +10,7 @@ import pytest
 
 from qkvflow import plugins
 from qkvflow.cli.main import main
-from qkvflow.cli.options import split_option
+from qkvflow.cli.options import OptionError, split_option
 from qkvflow.config import RunConfig, read_run, write_run
 from qkvflow.config.yaml_files import recorded_run
 from qkvflow.data import CORPORA, load_corpus
@@ -50,7 +50,7 @@ def test_the_option_is_taken_out_of_the_arguments(words):
     files, rest = split_option(given, "--plugin")
     assert files == [str(words), str(words)]
     assert rest == ["--steps", "-3", "--out", "x", "-h"]
-    with pytest.raises(FileError, match="--plugin needs a file"):
+    with pytest.raises(OptionError, match="--plugin needs a file"):
         split_option(["--plugin"], "--plugin")
 
 
