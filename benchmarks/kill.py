@@ -35,14 +35,15 @@ FIELDS = """
 class Run:
     """A small run in a directory of its own."""
 
-    def __init__(self, out, steps, seeds):
+    def __init__(self, out, steps, seeds, fields):
         self.out = out
         self.steps = steps
         self.seeds = seeds
+        self.fields = [*FIELDS.split(), *fields.split()]
 
     def start(self):
         """Begin, or go on."""
-        command = [sys.executable, "-W", "ignore", "-m", "qkvflow", "train", *FIELDS.split()]
+        command = [sys.executable, "-W", "ignore", "-m", "qkvflow", "train", *self.fields]
         command += ["--data", str(self.out.parent / "text.txt"), "--out", str(self.out)]
         command += ["--steps", str(self.steps), "--seeds", str(self.seeds)]
         environment = {
@@ -128,13 +129,17 @@ def moments(chance, kills):
     return [early[i % 3] for i in range(kills - KILLS_AT_THE_END)] + [at_the_end] * KILLS_AT_THE_END
 
 
-def run_and_kill(directory, kills, seeds=1, steps_a_kill=9):
-    """Kill a run `kills` times; returns what it was doing each time and whether the ends are equal."""
+def run_and_kill(directory, kills, seeds=1, steps_a_kill=9, fields=""):
+    """Kill a run `kills` times; returns what it was doing each time and whether the ends are equal.
+
+    Args:
+        fields: further options of the run.
+    """
     chance = random.Random(0)
     words = chance.choices(("weights", "are", "curves", "over", "depth"), k=1500)
     (directory / "text.txt").write_text(" ".join(words))
     steps = kills * steps_a_kill
-    whole, killed = (Run(directory / name, steps, seeds) for name in ("whole", "killed"))
+    whole, killed = (Run(directory / name, steps, seeds, fields) for name in ("whole", "killed"))
     whole.finish()
     waits = track(moments(chance, kills), "killing", disable=not sys.stderr.isatty())
     caught = [(wait.__name__, killed.kill(wait)) for wait in waits]

@@ -15,11 +15,12 @@ import dataclasses, json, sys
 from pathlib import Path
 import jax
 from qkvflow.train import train
-from tests.train.support import records, tiny_run, with_architecture
+from tests.train.support import records, tiny_run, with_architecture, with_optimizer
 from tests.train.test_loop import StopAt
-text, out, model = sys.argv[1:]
+text, out, model, flavour, optimizer = sys.argv[1:]
 run = tiny_run(text, model=model, steps=8, save_every=4, log_every=1)
-run = with_architecture(run, resid_pdrop=0.1)
+run = with_architecture(run, resid_pdrop=0.1, flavour=flavour)
+run = with_optimizer(run, name=optimizer, ema=0.9)
 losses = {}
 for parallel in ("data", "fsdp"):
     cut = dataclasses.replace(run, parallel=parallel)
@@ -38,22 +39,24 @@ print(json.dumps({"losses": losses, "devices": jax.device_count(),
 """
 
 
-def on_devices(count, text, out, model):
+def on_devices(count, *arguments):
     import os
 
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
-    result = in_new_process(PROGRAM, text, out, model, XLA_FLAGS=flags, PYTHONPATH=str(ROOT))
+    result = in_new_process(PROGRAM, *arguments, XLA_FLAGS=flags, PYTHONPATH=str(ROOT))
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
 
 
-SLOW = pytest.param("standard", marks=pytest.mark.slow)
+SLOW = pytest.param("standard", "gpt2", "adamw", marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("model", ["time_indexed_mlp", SLOW])
-def test_four_devices_have_the_losses_of_one(text, tmp_path, model):
-    four = on_devices(4, text, tmp_path / "four", model)
-    one = on_devices(1, text, tmp_path / "one", model)
+@pytest.mark.parametrize(
+    ("model", "flavour", "optimizer"), [("time_indexed_mlp", "modern", "muon"), SLOW]
+)
+def test_four_devices_have_the_losses_of_one(text, tmp_path, model, flavour, optimizer):
+    four = on_devices(4, text, tmp_path / "four", model, flavour, optimizer)
+    one = on_devices(1, text, tmp_path / "one", model, flavour, optimizer)
     assert (four["devices"], one["devices"]) == (4, 1)
     assert one["losses"]["data"] == one["losses"]["fsdp"]
     for parallel, losses in four["losses"].items():

@@ -126,9 +126,11 @@ def test_several_seeds_at_once_are_the_runs_one_by_one(parts):
     assert len(set(losses)) == 3
 
 
-def test_several_seeds_with_adamw_have_the_losses_of_the_runs_one_by_one():
+@pytest.mark.parametrize(("flavour", "optimizer"), [("gpt2", "adamw"), ("modern", "muon")])
+def test_several_seeds_have_the_losses_of_the_runs_one_by_one(flavour, optimizer):
     """Within 1e-4 after ten steps; parameters whose gradient is zero may take another way."""
-    learner, seeds = learner_of(tiny_run("text.txt", seeds=2)), np.array([0, 1], np.uint32)
+    run = with_architecture(tiny_run("text.txt", seeds=2), flavour=flavour)
+    learner, seeds = learner_of(with_optimizer(run, name=optimizer)), np.array([0, 1], np.uint32)
     both = jax.jit(over_seeds(learner.step, 2))
     states = jax.jit(over_seeds(learner.start, 2))(seeds)
     alone, single = jax.jit(learner.step), [started(learner, seed) for seed in seeds]
