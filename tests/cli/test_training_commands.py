@@ -81,9 +81,7 @@ def test_variants_are_named_or_written_as_tables(trained, tmp_path, capsys):
     assert config.weights.gate == "both"
     assert [str(part) for part in config.parts] == ["mlp", "attention"]
     for wrong, hint in (("gatd", "'gated'"), ("{family: gated, gait: both}", "'gate'")):
-        with pytest.raises(SystemExit) as stop:
-            main([*given, wrong, "--out", str(tmp_path / "none")])
-        assert stop.value.code == 2
+        assert main([*given, wrong, "--out", str(tmp_path / "none")]) != 0
         assert f"Did you mean {hint}?" in " ".join(capsys.readouterr().err.split())
 
 
