@@ -28,19 +28,20 @@ def locked(out: Path) -> Iterator[None]:
             raise FileError(f"{refusal}: {place} is a file. Name another directory with --out.")
     with file_errors(refusal, "Choose another one with --out, or change its permissions."):
         out.mkdir(parents=True, exist_ok=True)
-        file = (out / ".lock").open("a+")
+        file = (out / ".lock").open("a+b", buffering=0)
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             file.seek(0)
+            holder = file.read().decode(errors="replace").strip() or "unknown"
             raise HeldError(
-                f"Another process ({file.read().strip() or 'unknown'}) is writing to {out}. "
+                f"Another process ({holder}) is writing to {out}. "
                 "Wait for it, or choose another directory."
             ) from error
-        file.truncate(0)
-        file.write(f"{os.getpid()}")
-        file.flush()
+        with file_errors(refusal, "Free some space on its disk."):
+            file.truncate(0)
+            file.write(f"{os.getpid()}".encode())
         yield
 
 

@@ -142,6 +142,12 @@ def test_who_waits_has_the_lock_when_it_is_free(tmp_path):
     assert order == ["first", "second"]
 
 
+def test_a_lock_on_a_full_disk_is_a_sentence(tmp_path):
+    (tmp_path / ".lock").symlink_to("/dev/full")
+    with pytest.raises(FileError, match="cannot be written: .*Free some space"), locked(tmp_path):
+        pass
+
+
 def test_a_path_of_no_user_and_an_empty_one_are_sentences():
     assert expanded("~/x") == Path.home() / "x"
     with pytest.raises(FileError, match="~nosuchuser/x cannot be found"):
