@@ -5,7 +5,8 @@
 
     qkvflow train --branch-from runs/long --at 2000 --out runs/short
 
-A config file sets the defaults, options override it. A branch takes the settings and a checkpoint of
+Without a config file the defaults are those of the recipe `modern`; one that says `recipe: modern` in a
+line begins with them, too. Options override either. A branch takes the settings and a checkpoint of
 another run and ends sooner, as one of its length would have. OUT/final holds the trained model,
 OUT/metrics.jsonl the curve, OUT/checkpoints what is needed to go on. Ctrl-C saves and stops.
 """
@@ -19,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from qkvflow.cli.options import split_option
-from qkvflow.config import ConfigError, RunConfig, read_run
+from qkvflow.config import ConfigError, RunConfig, read_recipe, read_run
 from qkvflow.train import Outcome, Sink, read_metrics, train
 from qkvflow.train.branch import begin_branch, branch_run
 from qkvflow.train.metrics import Record
@@ -36,7 +37,7 @@ class Options:
     run: Annotated[RunConfig, tyro.conf.arg(name=""), tyro.conf.AvoidSubcommands]
     """Settings of the run."""
     config: Path | None = None
-    """YAML file with the defaults of all other options; see configs/."""
+    """YAML file with the defaults of all other options, in place of the recipe's; see configs/."""
     branch_from: Path | None = None
     """Directory of a run with optimizer.schedule wsd that is to end sooner; its settings are taken.
     Without --steps the learning rate begins to fall at once."""
@@ -45,7 +46,7 @@ class Options:
 
 
 def defaults(arguments: list[str]) -> Options:
-    """What the options are where they are not given: as the config file has it, if one is named."""
+    """What the options are where they are not given: as the config file has it, or else the recipe."""
     named, _ = split_option(arguments, "--config")
     path = Path(named[0]) if named else None
     source, _ = split_option(arguments, "--branch-from", "directory")
@@ -57,7 +58,7 @@ def defaults(arguments: list[str]) -> Options:
         )
     if source and at is not None:
         return Options(tyro.MISSING, branch_run(source[0], at, steps), None, Path(source[0]), at)
-    run = RunConfig() if path is None else read_run(path)
+    run = RunConfig.from_dict(read_recipe()) if path is None else read_run(path)
     return Options(out=tyro.MISSING, run=run, config=path)
 
 

@@ -9,5 +9,6 @@ from qkvflow.config.run_config import TrainingConfig as TrainingConfig
 from qkvflow.config.strict import ConfigError as ConfigError
 from qkvflow.config.strict import nearest as nearest
 from qkvflow.config.strict import strict as strict
+from qkvflow.config.yaml_files import read_recipe as read_recipe
 from qkvflow.config.yaml_files import read_run as read_run
 from qkvflow.config.yaml_files import write_run as write_run

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,13 @@ import yaml
 
 from qkvflow.config.history import moved_run
 from qkvflow.config.run_config import RunConfig
-from qkvflow.config.strict import ConfigError
+from qkvflow.config.strict import ConfigError, nearest
 from qkvflow.plugins import load_plugins
 
+RECIPES = Path(__file__).parent / "recipes"
+"""How models are trained: settings that belong together, by the name of a file."""
+DEFAULT_RECIPE = "modern"
+"""What `qkvflow train` begins with where no config file is given."""
 LARGEST = 200_000
 """Characters of a text that is read; the longest plan of the package has a twentieth."""
 DEEPEST = 50
@@ -149,9 +154,41 @@ def recorded_run(path: Path) -> RunConfig:
     """The run that a YAML file holds, as `read_run` has it, with nothing executed."""
     content = read_yaml(path)
     try:
-        return RunConfig.from_dict(moved_run(content))
+        return RunConfig.from_dict(_with_recipe(content))
     except ConfigError as error:
         raise ConfigError(f"{path} cannot be used:", error.problems) from error
+
+
+def _with_recipe(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a file in today's layout, put on those of the recipe that it names, if it does."""
+    own = moved_run({name: value for name, value in content.items() if name != "recipe"})
+    return merged(read_recipe(content["recipe"]), own) if "recipe" in content else own
+
+
+def read_recipe(name: str = DEFAULT_RECIPE) -> dict[str, Any]:
+    """The fields of a run that a recipe sets, as tables.
+
+    Example:
+        >>> read_recipe("modern")["optimizer"]["name"]
+        'muon'
+    """
+    known = {file.stem: file for file in RECIPES.glob("*.yaml")}
+    if not isinstance(name, str) or name not in known:
+        raise ConfigError(
+            "There is no such recipe:", [f"recipe is {name!r}. {nearest(str(name), known)}"]
+        )
+    return read_yaml(known[name])
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables within tables, with the changes put in."""
+    result = dict(base)
+    for name, value in changes.items():
+        inner = result.get(name)
+        if isinstance(value, Mapping) and isinstance(inner, Mapping):
+            value = merged(inner, value)
+        result[name] = value
+    return result
 
 
 def write_run(run: RunConfig, path: Path) -> None:

@@ -47,7 +47,7 @@ from qkvflow.config.strict import (
     shown,
     to_dict,
 )
-from qkvflow.config.yaml_files import load_named, read_yaml
+from qkvflow.config.yaml_files import load_named, merged, read_yaml
 
 PLANS = Path(__file__).parent / "plans"
 """Plans that have a name."""
@@ -332,17 +332,6 @@ def read_plan(name: str) -> Plan:
         return Plan.of(content).checked()
     except ConfigError as error:
         raise ConfigError(f"{name} cannot be used:", error.problems) from error
-
-
-def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables within tables, with the changes put in."""
-    result = dict(base)
-    for name, value in changes.items():
-        inner = result.get(name)
-        if isinstance(value, Mapping) and isinstance(inner, Mapping):
-            value = merged(inner, value)
-        result[name] = value
-    return result
 
 
 @contextlib.contextmanager

@@ -1,13 +1,23 @@
 """Runs: YAML in and out, overrides, every mistake a sentence, and all files of configs/."""
 
+import dataclasses
 from pathlib import Path
 
 import equinox as eqx
 import jax
 import pytest
 
-from qkvflow.config import ConfigError, Gpt2Config, OptimizerConfig, RunConfig, read_run, write_run
-from qkvflow.config.yaml_files import read_yaml_text, yaml_text
+from qkvflow.config import (
+    ConfigError,
+    Gpt2Config,
+    OptimizerConfig,
+    RunConfig,
+    read_recipe,
+    read_run,
+    write_run,
+)
+from qkvflow.config.yaml_files import RECIPES, merged, read_yaml_text, yaml_text
+from qkvflow.experiments.plan import read_plan
 from qkvflow.models import build_model, count_parameters
 from qkvflow.train.step import Learner
 
@@ -39,8 +49,7 @@ def test_every_config_file_is_read_and_builds_abstractly(path):
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
-        ("wikitext2", (256, 4, 6, 128, 8, 3e-4)),
-        ("wikitext103", (256, 4, 6, 128, 8, 3e-4)),
+        ("seeds", (256, 4, 6, 128, 8, 3e-4)),
         ("iclr_wikitext103_small", (768, 12, 12, 1024, 256, 6e-4)),
         ("iclr_wikitext103_medium", (1024, 16, 24, 1024, 256, 3e-4)),
         ("iclr_openwebtext_small", (768, 12, 12, 1024, 512, 6e-4)),
@@ -64,6 +73,58 @@ def test_the_llama_config_has_the_published_width_of_the_mlp():
     run = read_run(ROOT / "configs" / "iclr_llama_1b.yaml")
     assert run.architecture.Mlp.size == 8192
     assert run.optimizer.options == {"b2": 0.95}
+
+
+def test_the_setting_of_the_seed_documents_is_that_of_their_plan():
+    run, planned = (
+        read_run(ROOT / "configs" / "seeds.yaml"),
+        read_plan("seeds").arm("time_indexed_mlp").run,
+    )
+    run = dataclasses.replace(run, keep=planned.keep)
+    run = dataclasses.replace(run, optimizer=dataclasses.replace(run.optimizer, warmup=None))
+    assert run == planned
+
+
+@pytest.mark.parametrize("name", ["tiny", "wikitext2", "wikitext103"])
+def test_small_runs_are_trained_as_the_recipe_says(name):
+    run, recipe = read_run(ROOT / "configs" / f"{name}.yaml"), RunConfig.from_dict(read_recipe())
+    assert run.optimizer == recipe.optimizer != OptimizerConfig()
+    assert run.architecture.flavour == recipe.architecture.flavour == "modern"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml")))
+def test_a_recipe_says_how_to_train_and_leaves_open_what(name):
+    fields = read_recipe(name)
+    assert fields.keys() <= {"architecture", "optimizer"}
+    assert not fields["architecture"].keys() & {"hidden_dim", "num_heads", "num_layers", "weights"}
+    run = RunConfig.from_dict(fields)
+    assert run.optimizer.learning_rate == fields["optimizer"]["learning_rate"]
+
+
+def test_fields_of_a_file_are_put_on_those_of_its_recipe(tmp_path):
+    own = "recipe: modern\nsteps: 7\noptimizer: {final: 0.5}\n"
+    run, plain = read_run(written(tmp_path, own)), RunConfig.from_dict(read_recipe("modern"))
+    assert (run.steps, run.optimizer.final) == (7, 0.5)
+    assert dataclasses.replace(run.optimizer, final=plain.optimizer.final) == plain.optimizer
+    assert read_run(written(tmp_path, "steps: 7\n")).optimizer == OptimizerConfig(), "none is named"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("modrn", "Did you mean 'modern'?"), ("[1]", "[1]"), ("", "")]
+)
+def test_a_recipe_that_is_not_there_is_a_sentence(tmp_path, name, hint):
+    with pytest.raises(ConfigError) as error:
+        read_run(written(tmp_path, f"recipe: {name}\n"))
+    assert "run.yaml cannot be used" in str(error.value) and "recipe is " in str(error.value)
+    assert hint in str(error.value)
+
+
+def test_merging_tables():
+    assert merged({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"c": 4}, "e": 5}) == {
+        "a": 1,
+        "b": {"c": 4, "d": 3},
+        "e": 5,
+    }
 
 
 def test_a_run_survives_yaml(tmp_path):

@@ -8,7 +8,7 @@ import yaml
 
 from qkvflow.config import ConfigError
 from qkvflow.experiments.matching import matched_run, shapes_of, steps_of_equal_cost, with_parameters
-from qkvflow.experiments.plan import PLANS, Plan, merged, read_plan
+from qkvflow.experiments.plan import PLANS, Plan, read_plan
 from qkvflow.models import count_parameters, training_flops
 from qkvflow.train.step import Learner
 from tests.experiments.support import tiny_fields
@@ -53,14 +53,6 @@ def test_arms_differ_from_the_base_only_in_what_they_say():
     assert second["architecture"].pop("num_layers") == 3
     assert first["architecture"].pop("num_layers") == 2
     assert first == second
-
-
-def test_merging_tables():
-    assert merged({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"c": 4}, "e": 5}) == {
-        "a": 1,
-        "b": {"c": 4, "d": 3},
-        "e": 5,
-    }
 
 
 @pytest.mark.parametrize("model", ["standard", "time_indexed_ssm"])
