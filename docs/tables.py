@@ -9,7 +9,7 @@ from rich.console import Console
 
 from docs import results
 from docs.quantities import Interval
-from qkvflow.cli.compare import models_table, result_table
+from qkvflow.cli.compare import models_table, result_table, title_of
 from qkvflow.experiments.records import finished
 from qkvflow.report.table import Table, to_markdown, to_terminal
 from qkvflow.statistics import Sample
@@ -154,7 +154,7 @@ def comparison() -> str:
     experiment = results.experiment("compare")
     runs = finished(experiment.records)
     run = runs[0].run
-    title = f"After {run['steps']} steps of {run['batch_size']} x {run['length']} bytes"
+    title = title_of(run["steps"], run["batch_size"], run["length"])
     text = io.StringIO()
     console = Console(width=80, file=text)
     console.print(to_terminal(models_table()))

@@ -1,11 +1,13 @@
-"""Train every named model for a few steps on a little text and show what differs.
+"""Train every named model for a minute on a little text and show what differs.
 
 The text is what every Python carries with it, its language reference and its library's sources, read
-as bytes. All models see the same batches under the same seed. A few hundred steps on one seed say how
-the models differ in size, cost and start, not which is the better one: that is what
+as bytes. All models see the same batches under the same seed, are trained by the recipe `modern` with
+one learning rate, and are measured by tables of n-grams of that text. A short run of one seed says how
+the models differ in size and cost and that they learn, not which is the better one: that is what
 `qkvflow experiment run` is for.
 """
 
+import os
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +17,8 @@ from typing import Any
 from rich.console import Console
 
 from qkvflow.cli.experiment_display import run_experiment, show_failures
-from qkvflow.experiments import tables
+from qkvflow.config import ConfigError, read_recipe
+from qkvflow.config.yaml_files import merged
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.report import write_report
 from qkvflow.experiments.summary import Summary
@@ -32,43 +35,52 @@ OUT = Path("comparison")
 class Options:
     """Options of `qkvflow compare`."""
 
-    steps: int = 150
+    steps: int = 900
     """Training steps of each model."""
-    batch_size: int = 8
+    batch_size: int = 4
     """Windows of text in a batch."""
-    length: int = 64
+    length: int = 128
     """Bytes in a window."""
     hidden_dim: int = 64
     """Width of every model."""
-    num_layers: int = 4
+    num_layers: int = 3
     """Depth of every model."""
-    learning_rate: float = 3e-3
+    time_embed_dim: int = 8
+    """Width of the time networks; also the number of basis matrices of tong_neuralode."""
+    learning_rate: float = 1.6e-2
     """Peak of the learning rate; the same for every model."""
     seeds: int = 1
     """Number of seeds; every model is trained with each."""
     data: str = "embedded"
     """A corpus (embedded, wikitext-2, wikitext-103, markov, hf:OWNER/NAME) or a path to text."""
+    processes: int | None = None
+    """Models that are trained at the same time, each on its share of the cores. None: one per core."""
     out: Path = OUT
     """Directory of runs, results and report; a finished run is not run again. Where it is not given,
     tong_comparison_results.json and .pkl are written to the working directory."""
 
 
 def make_plan(options: Options) -> Plan:
-    """Every named model as an arm, so that a mistake shows before any work."""
-    base: dict[str, Any] = {
+    """Every named model as an arm, trained by the recipe, so that a mistake shows before any work."""
+    own: dict[str, Any] = {
         "data": options.data,
         "tokenizer": "byte",
         "steps": options.steps,
         "batch_size": options.batch_size,
         "length": options.length,
-        "eval_tokens": 16_384,
-        "eval_every": max(1, options.steps // 5),
+        "eval_tokens": 8192,
+        "eval_every": max(1, options.steps // 6),
         "save_every": max(1, options.steps),
         "keep": 1,
-        "architecture": {"hidden_dim": options.hidden_dim, "num_layers": options.num_layers},
-        "optimizer": {"learning_rate": options.learning_rate, "weight_decay": 0.0},
+        "architecture": {
+            "hidden_dim": options.hidden_dim,
+            "num_layers": options.num_layers,
+            "time_embed_dim": options.time_embed_dim,
+        },
+        "optimizer": {"learning_rate": options.learning_rate},
     }
     arms = {name: {"model": name} for name in MODELS}
+    base = merged(read_recipe(), own)
     return Plan.of({"base": base, "arms": arms, "seeds": options.seeds, "reference": "standard"})
 
 
@@ -83,31 +95,65 @@ def models_table() -> Table:
 
 
 def result_table(summary: Mapping[str, Summary], baselines: Mapping[str, float], title: str) -> Table:
-    """What the runs showed, and what n-grams reach on the same text; 80 columns hold it."""
-    losses = tables.losses(summary, baselines)
-    costs = tables.costs_of(summary, "standard")
+    """What the runs showed, and what tables of n-grams reach on the same text; 80 columns hold it."""
+    rows = [
+        (
+            name,
+            f"{row.costs.parameters:,}",
+            f"{row.loss.mean:.3f}",
+            _beaten(row.loss.mean, baselines),
+            f"{row.steps * row.speed / 1000:.0f} s",
+            "" if row.costs.memory_bytes is None else f"{row.costs.memory_bytes / 1e6:.0f} MB",
+        )
+        for name, row in summary.items()
+    ]
+    rows += [(f"table of {name}s", "", f"{loss:.3f}", "", "", "") for name, loss in baselines.items()]
+    heads = ("model", "parameters", "nats per byte", "better than", "training", "memory")
     note = (
-        "valid: nats per byte on all held-out text. compression: parameters of standard over those of "
-        "the model. MFLOP: forward. So few steps do not rank the models."
+        "Losses are of all held-out text, which no model has seen. One short run of each does not rank "
+        "the models: qkvflow experiment run compares them over several seeds."
     )
-    table = losses.only("model", "parameters", "valid", "bits per byte", title=title, note=note)
-    costs = costs.only("model", "compression", "MFLOP per token", "memory, MB", "ms per step")
-    return table.beside(costs)
+    return Table(heads, tuple(rows), title, note)
+
+
+def _beaten(loss: float, baselines: Mapping[str, float]) -> str:
+    """The best of the n-grams that a model is better than."""
+    below = {name: of for name, of in baselines.items() if loss < of}
+    return f"{min(below, key=below.__getitem__)}s" if below else ""
+
+
+def title_of(steps: int, batch_size: int, length: int) -> str:
+    """What stands above the table of results."""
+    return f"Loss on held-out text after {steps} steps of {batch_size} x {length} bytes"
+
+
+def processes_of(options: Options) -> int:
+    """How many processes share the work: as many as are asked for, or one for every core and run.
+
+    Raises:
+        ConfigError: it is no number of processes.
+    """
+    if options.processes is None:
+        return min(os.cpu_count() or 1, len(MODELS) * options.seeds)
+    if options.processes < 1:
+        problem = f"processes is {options.processes}; expected at least 1."
+        raise ConfigError("The models cannot be compared:", [problem])
+    return options.processes
 
 
 def run(options: Options) -> int:
     """Print the two tables, with progress between them; write results and report."""
     console = Console()
-    plan = make_plan(options).checked()
+    plan, processes = make_plan(options).checked(), processes_of(options)
     console.print(to_terminal(models_table()))
-    experiment = run_experiment(plan, options.out, console)
-    title = f"After {options.steps} steps of {options.batch_size} x {options.length} bytes"
+    experiment = run_experiment(plan, options.out, console, processes=processes)
+    title = title_of(options.steps, options.batch_size, options.length)
     console.print(to_terminal(result_table(experiment.summary, experiment.baselines, title)))
     show_failures(console, experiment.failures, options.out)
     results = (Path() if options.out == OUT else options.out) / RESULTS
     summary = experiment.summary_to_json()
     write_json(results.with_suffix(".json"), summary)
     write_bytes(results.with_suffix(".pkl"), pickle.dumps(summary))
-    page, _ = write_report([experiment], "Every named model, a few steps")
+    page, _ = write_report([experiment], "Every named model, after a minute of training")
     console.print(f"Written: {results}.json, {results}.pkl. The report is {page}", markup=False)
     return 1 if experiment.failures else 0

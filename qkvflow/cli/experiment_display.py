@@ -1,16 +1,13 @@
 """What the commands that run experiments have in common: a bar for each run, the tables."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from qkvflow.cli.train import step_bars
-from qkvflow.data import default_cache_dir
 from qkvflow.experiments import tables
 from qkvflow.experiments.baselines import ngram_baselines
 from qkvflow.experiments.jobs import Job
@@ -19,6 +16,7 @@ from qkvflow.experiments.records import Choices, Failed, Finished, Record
 from qkvflow.experiments.results import Experiment, read_experiment, write_results
 from qkvflow.experiments.runner import Watcher, complete, prepare
 from qkvflow.experiments.summary import Comparison, Summary
+from qkvflow.experiments.workers import keep_programs, sharing_cores, workers
 from qkvflow.lock import waiting
 from qkvflow.provenance import now
 from qkvflow.report.table import Table, to_terminal
@@ -151,16 +149,18 @@ def run_experiment(
     console: Console,
     reuse: Sequence[Path] = (),
     reference: str | None = None,
+    processes: int = 1,
 ) -> Experiment:
     """Run what is missing of a plan, with bars, and write what all runs in its directory say.
 
     What the experiments in `reuse` have run already is taken from there; `reference` is `prepare`'s.
+    With several processes, each takes its share of the cores and one run after the other.
     """
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # seeds share their programs
-        jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / "compiled"))
-    data = prepare(plan, out, reference, reuse)
-    with Bars(console) as bars:
-        complete(plan, out, bars, reuse)
+    keep_programs()
+    with sharing_cores(processes) as left:
+        data = prepare(plan, out, reference, reuse)
+        with workers(plan, out, left), Bars(console) as bars:
+            complete(plan, out, bars, reuse)
     bars.tell()
     if data is not None:
         ngram_baselines(data, out)

@@ -76,8 +76,11 @@ def _points(axes: Axes, rows: Mapping[str, Sample | tuple[float, ...]]) -> None:
     axes.grid(axis="y", visible=False)
 
 
-def draw_efficiency(summary: Summaries, directory: Path) -> None:
-    """`efficiency_with_error`: loss over parameters, with a line through what is Pareto-optimal."""
+def draw_efficiency(summary: Summaries, directory: Path, baselines: Mapping[str, float]) -> None:
+    """`efficiency_with_error`: loss over parameters, with a line through what is Pareto-optimal.
+
+    Of the n-grams, those are drawn that lie between the models, and the next one above and below them.
+    """
     with figure(both(directory, "efficiency_with_error"), 6.4, 4.0) as axes:
         best = [summary[arm] for arm in pareto_optimal(summary)]
         line: Any = {"where": "post", "color": "0.6", "linewidth": 1.0, "zorder": 1}
@@ -95,7 +98,25 @@ def draw_efficiency(summary: Summaries, directory: Path) -> None:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.set_xlabel("parameters")
         axes.set_ylabel(f"valid loss, nats per token\n({_of_seeds(summary)})")
+        means = [row.loss.mean for row in summary.values()]
+        _baselines(axes, _around(baselines, min(means), max(means)))
         _name_arms(axes)
+
+
+def _around(baselines: Mapping[str, float], low: float, high: float) -> dict[str, float]:
+    """The baselines from the next one below a range of losses to the next one above it."""
+    below = max((loss for loss in baselines.values() if loss < low), default=low)
+    above = min((loss for loss in baselines.values() if loss > high), default=high)
+    return {name: loss for name, loss in baselines.items() if below <= loss <= above}
+
+
+def _baselines(axes: Axes, baselines: Mapping[str, float]) -> None:
+    """A dotted line at the loss of every baseline, with its name."""
+    place = axes.get_yaxis_transform()
+    label: dict[str, Any] = {"fontsize": 7, "color": "0.3", "ha": "left", "va": "bottom"}
+    for name, loss in baselines.items():
+        axes.axhline(loss, color="0.5", linewidth=0.8, linestyle=":")
+        axes.text(0.005, loss, name, transform=place, **label)
 
 
 def draw_curves(
@@ -126,12 +147,7 @@ def draw_curves(
             if arm in others:
                 _band(panels[1], others[arm], i, arm)
         low, high = panels[0].get_ylim()
-        for name, loss in baselines.items():
-            if low < loss < high:
-                panels[0].axhline(loss, color="0.5", linewidth=0.8, linestyle=":")
-                place = panels[0].get_yaxis_transform()
-                label: dict[str, Any] = {"fontsize": 7, "color": "0.3", "ha": "left", "va": "bottom"}
-                panels[0].text(0.005, loss, name, transform=place, **label)
+        _baselines(panels[0], {name: of for name, of in baselines.items() if low < of < high})
         panels[0].set_ylabel("valid loss, nats per token")
         _name_arms(panels[0])
         if others:

@@ -23,9 +23,10 @@ IN_TEXT = ("efficiency_with_error", "learning_curves", "forest")
 def experiment_page(title: str, experiment: Experiment, pictures: Mapping[str, Path]) -> list[Item]:
     """All of an experiment, in the order in which a reader asks."""
     plan, records, baselines = experiment.plan, experiment.records, experiment.baselines
-    page: list[Item] = [Heading(title, 1), Paragraph(_what(plan, records))]
+    page: list[Item] = [Heading(title, 1), *_pictures(pictures, "efficiency_with_error")]
+    page.append(Paragraph(_what(plan, records)))
     page.append(tables.losses(experiment.summary, baselines, records[0].run["length"]))
-    page += _pictures(pictures, "statistical_performance", "efficiency_with_error", "learning_curves")
+    page += _pictures(pictures, "statistical_performance", "learning_curves")
     if baselines and experiment.summary:
         page.append(tables.passed(records, baselines))
     if experiment.tests:
@@ -121,7 +122,8 @@ def _versions(versions: Mapping[str, str]) -> str:
 def _pictures(pictures: Mapping[str, Path], *names: str) -> list[Item]:
     captions = {
         "statistical_performance": "Valid loss of every model.",
-        "efficiency_with_error": "Valid loss over parameters.",
+        "efficiency_with_error": "Valid loss of every model over its parameters; dotted: tables of "
+        "n-grams of the same text.",
         "learning_curves": "Valid loss in training, on a part of the split; below, to the reference "
         "(if steps are equal).",
         "forest": "Differences to the reference, or the contrasts of the plan; grey: the margin within "
@@ -142,7 +144,7 @@ def draw_all(experiment: Experiment, directory: Path) -> dict[str, Path]:
         figures.draw_speed(summary, directory)
         drawn += ["statistical_performance", "speed_comparison"]
     if 0 < len(summary) <= figures.MOST:
-        figures.draw_efficiency(summary, directory)
+        figures.draw_efficiency(summary, directory, experiment.baselines)
         figures.draw_curves(experiment.records, directory, experiment.baselines, plan.reference)
         drawn += ["efficiency_with_error", "learning_curves"]
     reference = plan.reference if plan.contrasts is None else None

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import benchmarks
-from benchmarks import step_parts
+from benchmarks import step_parts, time_to_loss
 from benchmarks.faults import kills_while_fine_tuning
 from benchmarks.speed import __main__ as command
 from benchmarks.speed import costs, figures, growth, lines, ours, show
@@ -80,9 +80,9 @@ def _here(monkeypatch, tmp_path):
     monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path / "cache"))
     for module in (lines, growth, step_parts):
         monkeypatch.setattr(module, "compete", compete_here)
-    for module in (ours, step_parts):
+    for module in (ours, step_parts, time_to_loss):
         monkeypatch.setattr(module, "keep_freed_memory", lambda: None)
-    for module in (lines, step_parts):
+    for module in (lines, step_parts, time_to_loss):
         monkeypatch.setattr(module, "peers_are_installed", lambda: False)
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
@@ -115,6 +115,22 @@ def test_every_contest_is_held_and_keeps_when_and_what_it_measured(monkeypatch, 
     assert {*map(str, again.values())} == {str(old)}, "each contest has its own"
 
 
+class Alone(time_to_loss.Racer):
+    """A learner that stays in this process."""
+
+    def __init__(self, kind, steps, rate=None):
+        self.steps, self.curve = steps, []
+        learner = time_to_loss.KINDS[kind](steps, rate)
+        self.facts = {"rate": learner.rate, "steps": steps}
+        self._made = time_to_loss.turns(learner, steps)
+
+    def turn(self):
+        self.curve.append(next(self._made))
+
+    def close(self):
+        pass
+
+
 SCRIPTS = {
     "attention": {"SHAPES": ((1, 2, 8, 4),), "RUNS": 1},
     "checkpoints": {"RUNS": 1, "SHAPE": TINY.config()},
@@ -131,6 +147,7 @@ SCRIPTS = {
     "learning": {"MODELS": ("standard",), "DATA": "text.txt", "ORDER": 2},
     "magnitude_over_depth": {},
     "step_parts": {"SHAPES": {"small": TINY}, "ROUNDS": 1},
+    "time_to_loss": {"Racer": Alone, "DATA": "text.txt", "SHAPE": TINY, "STEPS": 3, "TURN": 2},
     "unroll": {"DEPTHS": range(1, 2), "TRAINED_DEPTH": 2, "FAMILIES": ("low_rank",)},
 }
 SMALL_RUN = """
@@ -154,11 +171,69 @@ def test_every_script_runs_at_a_tiny_size(name, monkeypatch, tmp_path, capsys):
         train(run, tmp_path / "runs" / "gated" / "seed-0")
         record = {"arm": "gated", "run": run.to_dict()}
         (tmp_path / "runs" / "gated" / "seed-0.json").write_text(json.dumps(record))
-    arguments = {"kill": ([],), "faults": (["--kills", "1"],)}.get(name, ())
+    given = {"kill": ([],), "faults": (["--kills", "1"],), "time_to_loss": ([],)}
+    arguments = given.get(name, ())
     module.main(*arguments, tmp_path)
     logging.disable(logging.NOTSET)
     assert json.loads((tmp_path / f"{name}.json").read_text())
     assert capsys.readouterr().out
+
+
+FALLS = {1e-3: 0.1, 2e-3: 0.3, 4e-3: 0.2}
+"""Nats a turn, by learning rate."""
+
+
+class Known(Alone):
+    """A learner whose loss falls by so much in a turn of 10 steps and 1 second."""
+
+    def __init__(self, kind, steps, rate=None):
+        self.steps, self.curve, self.rate = steps, [], rate
+        self.facts = {"rate": rate, "steps": steps}
+
+    def turn(self):
+        turns = len(self.curve) + 1
+        self.curve.append((10 * turns, float(turns), 2.5 - FALLS[self.rate] * turns))
+
+
+def test_a_peer_gets_the_rate_that_is_there_first_and_a_try_ends_when_it_is_too_late(monkeypatch):
+    monkeypatch.setattr(time_to_loss, "Racer", Known)
+    monkeypatch.setattr(time_to_loss, "RATES", tuple(FALLS))
+    monkeypatch.setattr(time_to_loss, "LENGTHS", (60, 200))
+    tries, steps, rate = time_to_loss.sweep()
+    assert [of["needed"] for of in tries] == [None, 40, None, None, None, None]
+    assert (steps, rate) == (60, 2e-3)
+
+
+def test_of_learners_that_take_turns_the_time_to_the_goal_is_compared(monkeypatch):
+    fast, slow = Known("qkvflow", 200, 2e-3), Known("torch", 200, 1e-3)
+    records = time_to_loss.race({"qkvflow": fast, "torch": slow})
+    assert (records["qkvflow"]["seconds"], records["torch"]["seconds"]) == (4.0, 10.0)
+    found = time_to_loss.finding(records)
+    assert found["ratio"] == pytest.approx(0.4) and not found["holds"]
+    late = time_to_loss.race(
+        {"qkvflow": Known("qkvflow", 30, 2e-3), "torch": Known("torch", 200, 1e-3)}
+    )
+    assert late["qkvflow"]["seconds"] is None
+    assert time_to_loss.finding(late)["holds"] is False
+
+
+def test_a_learner_that_cannot_be_made_in_its_process_is_an_error_here():
+    with pytest.raises(ContestError, match="no such kind"):
+        time_to_loss.Racer("no such kind", 1)
+
+
+@pytest.mark.peers
+def test_the_peer_learns_from_the_same_batches_and_is_evaluated_on_the_same_tokens(
+    tmp_path, monkeypatch
+):
+    pytest.importorskip("torch")
+    monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path / "cache"))
+    text = write_text(tmp_path / "text.txt")
+    for name, value in {"DATA": str(text), "SHAPE": TINY, "TURN": 20}.items():
+        monkeypatch.setattr(time_to_loss, name, value)
+    first, last = time_to_loss.turns(time_to_loss.Torch(40, 1e-2), 40)
+    assert (first[0], last[0]) == (20, 40)
+    assert last[2] < first[2] < 5.0
 
 
 def test_no_script_is_forgotten():

@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from qkvflow import __version__
+from qkvflow.cli.compare import _beaten
 from qkvflow.cli.main import COMMANDS, GROUPS, main
 from qkvflow.models import MODELS
 
@@ -60,6 +61,19 @@ def test_a_configuration_that_cannot_be_is_a_sentence_and_no_traceback(capsys):
     assert "standard" not in printed.out, "work has started"
 
 
+def test_a_number_of_processes_that_cannot_be_is_a_sentence(capsys):
+    assert main(["compare", "--processes", "0"]) == 2
+    printed = capsys.readouterr()
+    assert "processes is 0; expected at least 1." in printed.err
+    assert "standard" not in printed.out, "work has started"
+
+
+def test_the_best_of_the_n_grams_that_a_model_beats_is_named():
+    baselines = {"1-gram": 3.1, "2-gram": 2.4, "3-gram": 1.8, "4-gram": 1.5, "5-gram": 1.9}
+    found = {loss: _beaten(loss, baselines) for loss in (3.2, 2.0, 1.6, 1.5, 1.4)}
+    assert found == {3.2: "", 2.0: "2-grams", 1.6: "3-grams", 1.5: "3-grams", 1.4: "4-grams"}
+
+
 def test_a_directory_that_cannot_be_made_is_a_sentence_and_no_traceback(tmp_path, capsys):
     (tmp_path / "file").write_text("no directory")
     results = Path(__file__).parents[2] / "results" / "long"
@@ -73,7 +87,7 @@ def test_compare_trains_every_model_and_shows_what_differs(capsys, monkeypatch, 
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("A weight is a curve over depth.\n" * 800)
-    small = "--data text.txt --steps 24 --hidden-dim 16 --num-layers 2 --length 32 --learning-rate 1e-2"
+    small = "--data text.txt --steps 24 --hidden-dim 16 --num-layers 2 --length 32 --processes 1"
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # optax needs it
         assert main(["compare", *small.split()]) == 0
     printed = capsys.readouterr().out
@@ -82,8 +96,10 @@ def test_compare_trains_every_model_and_shows_what_differs(capsys, monkeypatch, 
         assert len(row) <= 80 and "…" not in row
         valid = float(row.split()[2])
         assert valid < 5.0, f"{name} learned nothing: {valid}"
-    assert "6-gram" in printed
-    assert (tmp_path / "comparison" / "report.html").is_file()
+        assert re.search(r" \d+ s +\d+ MB$", row), row
+    assert "table of 6-grams" in printed
+    page = (tmp_path / "comparison" / "report.html").read_text()
+    assert page.index("<figure>") < page.index("<p>") < page.index("<table>")
     assert json.loads((tmp_path / "tong_comparison_results.json").read_text())["standard"]["params"]
     (tmp_path / "tong_comparison_results.pkl").unlink()
     shutil.move("comparison", "other")
