@@ -1,13 +1,19 @@
-"""The compiled side of a run: the state on its devices and the step that changes it."""
+"""The compiled side of a run: the state on its devices and the step that changes it.
 
-from collections.abc import Sequence
-from functools import partial
+Runs of one process that differ in nothing that is compiled, such as those of several seeds, share what
+was traced and compiled for the first of them.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import jax
 import numpy as np
 
-from qkvflow.config import RunConfig
+from qkvflow.config import Gpt2Config, RunConfig
 from qkvflow.data import TokenDataset, batch_at
 from qkvflow.models import LanguageModel
 from qkvflow.models.needs import batch_bytes, bytes_of
@@ -18,6 +24,54 @@ from qkvflow.train.step import Learner, Report, State, over_seeds
 
 RUNS_ONCE: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
 """For a program that runs once: a quarter of the time to compile."""
+NOT_COMPILED: dict[str, Any] = {
+    **{"data": "-", "documents": None, "tokenizer": "-", "bpe_size": 1, "least_coverage": 0.0},
+    **{"seed": 0, "eval_every": 1, "eval_tokens": None, "final_tokens": None, "save_every": 1},
+    **{"keep": 1, "log_every": 1, "trackers": ()},
+}
+"""What runs may differ in that share their programs: any value will do, as long as it is the same."""
+KINDS_KEPT = 16
+"""Kinds of runs, of those that came last, whose programs are kept."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """All of a run that decides its programs; two are equal where these are."""
+
+    text: str
+    run: RunConfig = field(compare=False)
+    config: Gpt2Config = field(compare=False)
+
+    @staticmethod
+    def of(run: RunConfig, config: Gpt2Config) -> "_Kind":
+        start = run.start and replace(run.start, checkpoint="-", digest="-")
+        plain = replace(run, start=start, **NOT_COMPILED).to_dict()
+        double = jax.config.read("jax_enable_x64")
+        return _Kind(json.dumps([plain, config.to_dict(), double]), run, config)
+
+
+class _Programs:
+    """What all runs of a kind share; JAX keeps what it traced and compiled for each function."""
+
+    def __init__(self, kind: _Kind):
+        run, self._seeds = kind.run, kind.run.seeds
+        self.learner = Learner.of(run, kind.config)
+        self.placement = Placement.of(run, kind.config, self.learner.model.parameters())
+        numbers = jax.ShapeDtypeStruct((run.seeds,) if run.seeds > 1 else (), np.uint32)
+        start = over_seeds(self.learner.start, run.seeds)
+        self.shapes: State = jax.eval_shape(start, numbers)
+        self.where = self.placement.of_state(self.shapes)
+        self.start = jax.jit(start, out_shardings=self.where)
+        self.begin = jax.jit(over_seeds(self.learner.begin, run.seeds))
+        self.step: Callable[[int | None], Any] = cache(self._step)
+
+    def _step(self, depth: int | None) -> Any:
+        where = None if self.where is None else (self.where, None)
+        step = over_seeds(partial(self.learner.step, depth=depth), self._seeds)
+        return jax.jit(step, donate_argnums=0, out_shardings=where)
+
+
+_programs = lru_cache(KINDS_KEPT)(_Programs)
 
 
 class Program:
@@ -25,26 +79,21 @@ class Program:
 
     def __init__(self, run: RunConfig, data: TokenDataset):
         """The program of a run; its mistakes show here, before anything is computed."""
-        self.learner = Learner.of(run, run.model_config(data.tokenizer.vocab_size))
-        model = self.learner.model
-        self.placement = Placement.of(run, model.config, model.parameters())
+        self._programs = _programs(_Kind.of(run, run.model_config(data.tokenizer.vocab_size)))
+        self.learner, self.placement = self._programs.learner, self._programs.placement
+        self.shapes = self._programs.shapes
         self._run = run
         self._data = data
         numbers = np.array(run.all_seeds, np.uint32)
         self._numbers = numbers if run.seeds > 1 else numbers[0]
-        self.shapes: State = jax.eval_shape(self._start_all, self._numbers)
-        self._where = self.placement.of_state(self.shapes)
         self._state: State | None = None
         self._steps: dict[int | None, Any] = {}
-
-    def _start_all(self, numbers: Any) -> State:
-        return over_seeds(self.learner.start, self._run.seeds)(numbers)
 
     @property
     def state(self) -> State:
         """The state after the last step; computed from the seeds if there was none."""
         if self._state is None:
-            start = jax.jit(self._start_all, out_shardings=self._where).lower(self._numbers)
+            start = self._programs.start.lower(self._numbers)
             self._state = start.compile(compiler_options=RUNS_ONCE)(self._numbers)
         return self._state
 
@@ -52,12 +101,11 @@ class Program:
         """Begin with given weights, one set a seed, in place of fresh ones."""
         join = np.stack if self._run.seeds > 1 else lambda one: one[0]
         parameters = {path: join([np.asarray(own[path]) for own in arrays]) for path in arrays[0]}
-        begin = jax.jit(over_seeds(self.learner.begin, self._run.seeds))
-        self.restore(jax.device_get(begin(parameters)))
+        self.restore(jax.device_get(self._programs.begin(parameters)))
 
     def restore(self, state: State) -> None:
         """Put a state from the host on the devices; its memory stays the caller's."""
-        where = self._where or jax.tree.map(lambda _: None, state)
+        where = self._programs.where or jax.tree.map(lambda _: None, state)
         self._state = jax.tree.map(
             lambda array, place: jax.device_put(array, place, may_alias=False), state, where
         )
@@ -93,9 +141,7 @@ class Program:
     def _compiled(self, depth: int | None) -> Any:
         """The step at a depth, compiled once."""
         if depth not in self._steps:
-            where = None if self._where is None else (self._where, None)
-            step = over_seeds(partial(self.learner.step, depth=depth), self._run.seeds)
-            program = jax.jit(step, donate_argnums=0, out_shardings=where)
+            program = self._programs.step(depth)
             lowered = program.lower(self.state, self._numbers, *self._batch(0))
             self._steps[depth] = lowered.compile()
         return self._steps[depth]

@@ -96,7 +96,7 @@ def test_compare_trains_every_model_and_shows_what_differs(capsys, monkeypatch, 
         assert len(row) <= 80 and "…" not in row
         valid = float(row.split()[2])
         assert valid < 5.0, f"{name} learned nothing: {valid}"
-        assert re.search(r" \d+ s +\d+ MB$", row), row
+        assert re.search(r" \d+ s +\d+ MB *$", row), row
     assert "table of 6-grams" in printed
     page = (tmp_path / "comparison" / "report.html").read_text()
     assert page.index("<figure>") < page.index("<p>") < page.index("<table>")
