@@ -57,13 +57,13 @@ def matrix_product(size: int) -> Task:
     return Task(lambda: product(x).block_until_ready(), {"flops": 2 * size**3})
 
 
-def _learner(name: str, shape: Shape) -> Learner:
+def _learner(name: str, shape: Shape, dtype: str = "float32") -> Learner:
     keep_freed_memory()
     run = RunConfig(
         model=name,
         length=shape.length,
         batch_size=shape.batch,
-        architecture=shape.config(),
+        architecture=shape.config(compute_dtype=dtype),
     )
     return Learner.of(run, run.model_config(shape.vocab))
 
@@ -74,9 +74,9 @@ def _start(learner: Learner, seeds: int) -> Any:
     return numbers, start.compile(compiler_options=RUNS_ONCE)(numbers)
 
 
-def training_step(name: str, shape: Shape, seeds: int = 1) -> Task:
+def training_step(name: str, shape: Shape, seeds: int = 1, dtype: str = "float32") -> Task:
     """A step of `qkvflow train`; of several seeds at once where there are several."""
-    learner = _learner(name, shape)
+    learner = _learner(name, shape, dtype)
     numbers, state = _start(learner, seeds)
     ids = shape.ids() if seeds == 1 else np.stack([shape.ids()] * seeds)
     begin = time.perf_counter()

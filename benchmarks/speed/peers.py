@@ -47,8 +47,8 @@ class Transformer(nn.Module):
         return self.head(self.norm(x))
 
 
-def torch_training_step(shape: Shape, compiled: bool) -> Task:
-    """Forward, backward, clipping and fused AdamW."""
+def torch_training_step(shape: Shape, compiled: bool, bfloat16: bool = False) -> Task:
+    """Forward, backward, clipping and fused AdamW; in bfloat16 the forward pass under autocast."""
     torch.manual_seed(0)
     plain = Transformer(shape)
     model: Any = torch.compile(plain) if compiled else plain
@@ -57,7 +57,8 @@ def torch_training_step(shape: Shape, compiled: bool) -> Task:
 
     def call() -> None:
         optimizer.zero_grad(set_to_none=True)
-        loss = functional.cross_entropy(model(ids).view(-1, shape.vocab), ids.view(-1))
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bfloat16):
+            loss = functional.cross_entropy(model(ids).view(-1, shape.vocab), ids.view(-1))
         loss.backward()
         nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
         optimizer.step()

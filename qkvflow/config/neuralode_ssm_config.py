@@ -167,8 +167,12 @@ class Gpt2Config(Config):
     time_frequency: Positive = 1000.0
     """Largest frequency of a sinusoidal time embedding; the smaller, the slower weights change."""
 
-    compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of activations and matrix products. Parameters and time stay float32."""
+    compute_dtype: Literal["float32", "mixed", "bfloat16"] = "float32"
+    """Type of activations and matrix products. Parameters and time stay float32.
+
+    mixed: float32, but for the operands of large products, which are rounded to bfloat16; where a CPU
+    has no instructions for that, float32.
+    """
     remat: Literal["auto", "none", "dots", "full"] = "auto"
     """What the backward pass recomputes: nothing, all but matrix products, or whole layers.
 
@@ -213,6 +217,11 @@ class Gpt2Config(Config):
     def bias(self) -> bool:
         """Whether linear maps and norms have biases."""
         return self.choice("use_bias")
+
+    @property
+    def stream_dtype(self) -> Literal["float32", "bfloat16"]:
+        """Type of the residual stream and of caches."""
+        return "bfloat16" if self.compute_dtype == "bfloat16" else "float32"
 
     @property
     def cap(self) -> float | None:

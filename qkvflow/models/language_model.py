@@ -30,6 +30,7 @@ from qkvflow.nn.dynamic import (
 from qkvflow.nn.linear import Embedding, Linear, dropout
 from qkvflow.nn.norm import Norm
 from qkvflow.nn.parameters import Table, changed, parameters_inside
+from qkvflow.nn.products import rounds_operands
 from qkvflow.nn.time_embed import Time
 from qkvflow.nn.weights import Weight, resolve
 
@@ -132,7 +133,7 @@ class LanguageModel(eqx.Module):
         if self.transformer.embedding_norm is not None:
             named = self.transformer.embedding_norm(named)
         x = dropout(named.array, self.config.embd_pdrop, key)
-        return hax.named(x.astype(self.config.compute_dtype), named.axes)
+        return hax.named(x.astype(self.config.stream_dtype), named.axes)
 
     def _positions(self, length: int, offset: Array | int) -> Array:
         """Rows of the table of positions, from `offset` on."""
@@ -144,7 +145,8 @@ class LanguageModel(eqx.Module):
     def head(self, x: NamedArray) -> Array:
         """Logits [batch, position, vocab] of x(1), in float32."""
         normed = self.transformer.ln_f(x)
-        logits, cap = self.output_map()(normed).array.astype(jnp.float32), self.config.cap
+        mapped, cap = self.output_map()(normed, rounded=rounds_operands(self.config)), self.config.cap
+        logits = mapped.array.astype(jnp.float32)
         return logits if cap is None else cap * jnp.tanh(logits / cap)
 
     def output_map(self) -> Linear:
@@ -193,7 +195,7 @@ class LanguageModel(eqx.Module):
         changes it in place. Of a deep model, which would take minutes to compile, they are scanned.
         """
         x, plan = self.embed(ids, offset), self.plan()
-        context, left = Context(offset=offset), []
+        context, left = Context(offset=offset, rounded=rounds_operands(self.config)), []
         is_deep = plan.evaluations > WRITTEN_OUT
         if looks_back(self.transformer.blocks):
             first = resolve(self.transformer.blocks, plan.times[0, 0]) if is_deep else layers[0][0]
@@ -209,7 +211,7 @@ class LanguageModel(eqx.Module):
     def empty_caches(self, batch: int, length: int) -> list[list[Any]]:
         """Caches for `length` positions, one for each layer and stage, or one for all of a stage."""
         block = resolve(self.transformer.blocks, 1.0)
-        dtype = jnp.dtype(self.config.compute_dtype)
+        dtype = jnp.dtype(self.config.stream_dtype)
         plan = self.plan()
 
         def of_a_layer() -> list[Any]:
@@ -248,7 +250,8 @@ def final_state(model: LanguageModel, ids: Array, t: Time | None, key: Array | N
     config = model.config
     k_embed, k_blocks = (None, None) if key is None else jax.random.split(key)
     x = model.embed(ids, key=k_embed)
-    return model.integrator.follow(model.transformer.blocks, x, config, t, Context(key=k_blocks))
+    context = Context(key=k_blocks, rounded=rounds_operands(config))
+    return model.integrator.follow(model.transformer.blocks, x, config, t, context)
 
 
 @eqx.filter_jit

@@ -64,6 +64,7 @@ class Adaptive(Integrator):
 
         def slope(time: Array, row: Array, told: Context) -> Array:
             block = resolve(curves, time if t is None else t)
+            told = told._replace(rounded=context.rounded)  # diffrax may have made an array of it
             change, _ = block(hax.named(row[None].astype(dtype), names), told)
             return change.array[0].astype(jnp.float32)
 

@@ -20,6 +20,7 @@ from qkvflow.config.variants import PARTS, Part
 from qkvflow.nn.context import PLAIN, Context
 from qkvflow.nn.linear import Linear, dropout
 from qkvflow.nn.norm import Norm
+from qkvflow.nn.products import rounded_dot
 
 SMALLEST_BLOCK, MOST_BLOCKS = 64, 4
 SOFTMAX = 6
@@ -70,8 +71,8 @@ class Attention(eqx.Module):
         self, x: NamedArray, context: Context = PLAIN
     ) -> tuple[NamedArray, AttentionCache | None]:
         """Map (batch, position, embed) to the same axes."""
-        cache, offset = context.cache, context.offset
-        heads_first = _heads_first(self.qkv(x))
+        cache, offset, rounded = context.cache, context.offset, context.rounded
+        heads_first = _heads_first(self.qkv(x, rounded=rounded))
         queries, keys, values = heads_first[:, :-2], heads_first[:, -2], heads_first[:, -1]
         if self.query_norm is not None and self.key_norm is not None:
             queries, keys = _normed(self.query_norm, queries), _normed(self.key_norm, keys)
@@ -84,18 +85,21 @@ class Attention(eqx.Module):
         if cache is not None:
             cache = cache.extended(keys, values, jnp.asarray(offset))
             keys, values = cache.keys, cache.values
-        mixed = causal_attention(queries, keys, values, offset, pdrop=self.pdrop, key=context.key)
+        mixed = causal_attention(
+            queries, keys, values, offset, pdrop=self.pdrop, key=context.key, rounded=rounded
+        )
         Batch, Position = x.axes[:2]
         mixed = mixed.reshape(Batch.size, -1, *mixed.shape[1:]).transpose(0, 3, 1, 2, 4)
-        return self.out(hax.named(mixed, (Batch, Position, *self.out.In))), cache
+        named = hax.named(mixed, (Batch, Position, *self.out.In))
+        return self.out(named, rounded=rounded), cache
 
-    def values(self, x: NamedArray) -> Array:
+    def values(self, x: NamedArray, *, rounded: bool = False) -> Array:
         """The values [H, T, D] of (batch, position, embed), without queries and keys."""
         KVHeads, Qkv, HeadSize = self.qkv.Out
         Value, last = Qkv.resize(1), {Qkv: slice(Qkv.size - 1, Qkv.size)}
         bias = None if self.qkv.bias is None else self.qkv.bias[last]
         own = Linear(self.qkv.weight[last], bias, self.qkv.In, (KVHeads, Value, HeadSize))
-        return _heads_first(own(x))[:, 0]
+        return _heads_first(own(x, rounded=rounded))[:, 0]
 
 
 def _heads_first(qkv: NamedArray) -> Array:
@@ -153,6 +157,7 @@ def causal_attention(
     *,
     pdrop: float = 0.0,
     key: Array | None = None,
+    rounded: bool = False,
 ) -> Array:
     """Attention of queries [H, G, T, D] at positions offset ... offset + T - 1.
 
@@ -163,16 +168,22 @@ def causal_attention(
     """
     plain = key is None or pdrop == 0.0
     if plain and queries.shape[2] == keys.shape[1] and jax.default_backend() != "cpu":
-        return fused_attention(queries, keys, values)
+        return fused_attention(queries, keys, values, rounded=rounded)
     length = queries.shape[2]
     if length != keys.shape[1]:
-        return attention_to_all(queries, keys, values, offset, pdrop=pdrop, key=key)
+        return attention_to_all(queries, keys, values, offset, pdrop=pdrop, key=key, rounded=rounded)
     blocks = min(max(length // SMALLEST_BLOCK, 1), MOST_BLOCKS)
     ends = [length * (i + 1) // blocks for i in range(blocks)]
     random = [None] * blocks if key is None else jax.random.split(key, blocks)
     mixed = [
         attention_to_all(
-            queries[:, :, start:end], keys[:, :end], values[:, :end], start, pdrop=pdrop, key=k
+            queries[:, :, start:end],
+            keys[:, :end],
+            values[:, :end],
+            start,
+            pdrop=pdrop,
+            key=k,
+            rounded=rounded,
         )
         for start, end, k in zip([0, *ends], ends, random)
     ]
@@ -187,28 +198,45 @@ def attention_to_all(
     *,
     pdrop: float = 0.0,
     key: Array | None = None,
+    rounded: bool = False,
 ) -> Array:
     """`causal_attention` in one piece: every query is multiplied with every key, then masked."""
     (heads, group, new, size), seen = queries.shape, keys.shape[1]
     # Three axes, [H, G T, D]: XLA's CPU backend is slow at sums where an axis has size one, as G has.
     scaled = queries.reshape(heads, group * new, size) * (1 / math.sqrt(size))
-    scores = jnp.einsum("htd,hsd->hts", scaled, keys, preferred_element_type=jnp.float32)
+    scores = _scores(scaled, keys, rounded)
     visible = jnp.arange(seen)[None, :] <= jnp.tile(jnp.arange(new), group)[:, None] + offset
     scores += jnp.where(visible, 0.0, HIDDEN)[None]
     # softmax, but for the division, which comes last, where there are fewer numbers to divide.
     weights = jnp.exp(scores - lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
     total = jnp.sum(weights, axis=-1, keepdims=True)
     kept = dropout(weights, pdrop, key).astype(values.dtype)
-    mixed = jnp.einsum("hts,hsd->htd", kept, values, preferred_element_type=jnp.float32)
+    mixed = _sums(kept, values, rounded)
     return (mixed / total).astype(values.dtype).reshape(queries.shape)
 
 
-def fused_attention(queries: Array, keys: Array, values: Array) -> Array:
+def _scores(queries: Array, keys: Array, rounded: bool) -> Array:
+    """Every query [H, T, D] times every key [H, S, D], in float32."""
+    if rounded:
+        return rounded_dot(queries, keys, -1, -1)
+    return jnp.einsum("htd,hsd->hts", queries, keys, preferred_element_type=jnp.float32)
+
+
+def _sums(weights: Array, values: Array, rounded: bool) -> Array:
+    """Values [H, S, D] summed with weights [H, T, S], in float32."""
+    if rounded:
+        return rounded_dot(weights, values)
+    return jnp.einsum("hts,hsd->htd", weights, values, preferred_element_type=jnp.float32)
+
+
+def fused_attention(queries: Array, keys: Array, values: Array, *, rounded: bool = False) -> Array:
     """`causal_attention` from offset 0 through `jax.nn.dot_product_attention`."""
+    dtype = jnp.bfloat16 if rounded else queries.dtype
+    queries, keys, values = (x.astype(dtype) for x in (queries, keys, values))
     mixed = jax.nn.dot_product_attention(
         queries.swapaxes(1, 2), keys[:, :, None], values[:, :, None], is_causal=True
     )
-    return mixed.swapaxes(1, 2)
+    return mixed.swapaxes(1, 2).astype(jnp.float32 if rounded else dtype)
 
 
 def rotary_angles(length: int, offset: Array | int, size: int, base: float) -> Array:

@@ -20,6 +20,8 @@ class Context(NamedTuple):
     """x(0) of these positions, for layers that take of it."""
     first_values: Array | None = None
     """The values of the first layer's attention, for layers that take of them."""
+    rounded: bool = False
+    """Whether operands of large products are rounded to bfloat16 (see `products`)."""
 
     def split(self, count: int) -> list["Context"]:
         """One for each of several, with keys of their own."""

@@ -25,10 +25,11 @@ from qkvflow.nn.depth import LayerPlan, Tableau
 from qkvflow.nn.linear import Linear, dropout
 from qkvflow.nn.mlp import MLP as MLP
 from qkvflow.nn.norm import Norm
+from qkvflow.nn.products import is_matrix_product
 from qkvflow.nn.ssm import SelectiveSSM as SelectiveSSM
 from qkvflow.nn.weights import is_weight, resolve
 
-FULL, DOTS = None, jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+FULL, DOTS = None, is_matrix_product
 SHORT = 8
 """Evaluations of the block up to which the loop over depth is written out."""
 ACTIVATIONS, FITS = 32, 2**31
@@ -103,7 +104,8 @@ class Block(eqx.Module):
         if attention is None or attention.part.value_mix is None:
             return context
         normed = attention.norm(self._entered(x, context))
-        return context._replace(first_values=attention.part.values(normed))
+        values = attention.part.values(normed, rounded=context.rounded)
+        return context._replace(first_values=values)
 
     def empty_cache(self, batch: int, length: int, dtype: jnp.dtype) -> dict[str, Any]:
         """One empty cache for every part."""

@@ -12,6 +12,7 @@ from haliax import Axis, NamedArray
 from jax import Array
 
 from qkvflow.nn.parameters import Kind, Parameter, Table
+from qkvflow.nn.products import product
 
 SMALL_TABLE = 1024
 """Rows of an embedding whose gradient is faster as a matrix product than row by row."""
@@ -55,16 +56,16 @@ class Linear(eqx.Module):
         Out = Axis(name, len(values))
         return Linear(hax.named(jnp.asarray(values, jnp.float32), Out), None, (), (Out,))
 
-    def __call__(self, x: NamedArray) -> NamedArray:
-        """Map the trailing axes In of `x` to Out, in the type of `x`."""
+    def __call__(self, x: NamedArray, *, rounded: bool = False) -> NamedArray:
+        """Map the trailing axes In of `x` to Out, in the type of `x`; see `products` for `rounded`."""
         leading = x.axes[: x.ndim - len(self.In)]
         rows = x.array.reshape(-1, size_of(self.In))
         matrix = self.weight.array.reshape(size_of(self.In), size_of(self.Out))
-        product = rows @ matrix.astype(x.dtype)
+        mapped = product(rows, matrix, rounded=rounded)
         if self.bias is not None:
-            product += self.bias.array.reshape(1, -1).astype(x.dtype)
+            mapped += self.bias.array.reshape(1, -1).astype(x.dtype)
         axes = leading + self.Out
-        return hax.named(product.reshape([axis.size for axis in axes]), axes)
+        return hax.named(mapped.reshape([axis.size for axis in axes]), axes)
 
     def parameters(self) -> Table:
         """A matrix, or a vector of parameters where there are no inputs."""

@@ -41,12 +41,12 @@ class MLP(eqx.Module):
 
     def __call__(self, x: NamedArray, context: Context = PLAIN) -> tuple[NamedArray, None]:
         """Map (batch, position, embed) to the same axes."""
-        branches = self.up(x)
+        branches = self.up(x, rounded=context.rounded)
         *leading, _, Mlp = branches.axes
         hidden = ACTIVATIONS[self.activation](branches.array[..., 0, :])
         if branches.array.shape[-2] == 2:
             hidden *= branches.array[..., 1, :]
-        return self.down(hax.named(hidden, (*leading, Mlp))), None
+        return self.down(hax.named(hidden, (*leading, Mlp)), rounded=context.rounded), None
 
 
 @PARTS.register("mlp")

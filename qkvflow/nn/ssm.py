@@ -93,9 +93,10 @@ class SelectiveSSM(eqx.Module):
     def __call__(self, x: NamedArray, context: Context = PLAIN) -> tuple[NamedArray, SsmCache | None]:
         """Map (batch, position, embed) to the same axes, going on from the cache where one is given."""
         cache: SsmCache | None = context.cache
+        rounded = context.rounded
         batch, length, _ = x.array.shape
         start = cache or self.empty_cache(batch, length, x.dtype)
-        signal, past = self._convolved(self.xbc(x).array, start.past)
+        signal, past = self._convolved(self.xbc(x, rounded=rounded).array, start.past)
         inner = self.z.Out[0].size
         values, B, C = jnp.split(signal, (inner, inner + self.state_size), axis=-1)
         values = values.reshape(batch, length, *self._heads).astype(jnp.float32)
@@ -104,9 +105,10 @@ class SelectiveSSM(eqx.Module):
         B, C = B.astype(jnp.float32), C.astype(jnp.float32)
         mixed, state = self._scan(values, delta, B, C, start.state)
         mixed += values * self.D.weight.array[None, None, :, None]
-        gated = silu_gate(mixed.reshape(batch, length, -1), self.z(x).array.astype(jnp.float32))
+        z = self.z(x, rounded=rounded).array.astype(jnp.float32)
+        gated = silu_gate(mixed.reshape(batch, length, -1), z)
         normed = self.norm(hax.named(gated.astype(x.dtype), (*x.axes[:2], *self.z.Out)))
-        return self.out(normed), None if cache is None else SsmCache(past, state)
+        return self.out(normed, rounded=rounded), None if cache is None else SsmCache(past, state)
 
     def parameters(self) -> Table:
         """x, B and C are maps of their own, side by side; the convolution has a kernel a channel."""

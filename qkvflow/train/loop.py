@@ -18,6 +18,7 @@ from qkvflow.files import FileError, building, expanded, file_errors, set_aside
 from qkvflow.interrupt import stop_when_asked
 from qkvflow.lock import locked
 from qkvflow.models.needs import shortage
+from qkvflow.nn.products import precision_note
 from qkvflow.plugins import check_loaded
 from qkvflow.train.checkpoints import Best, CheckpointStore, Progress, on_host
 from qkvflow.train.evaluation import Evaluation, evaluate
@@ -98,8 +99,9 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
         recorder.write("start", progress, **about_process(model))
         for problem in saved.problems if saved else ():
             recorder.write("note", progress, text=f"{problem} An older checkpoint is taken.")
-        for text in () if saved else about_text(run, data):
-            recorder.write("note", progress, text=text)
+        for text in () if saved else (*about_text(run, data), precision_note(model.config)):
+            if text is not None:
+                recorder.write("note", progress, text=text)
         if saved and damage is not None:
             recorder.write("note", progress, text=f"{damage} It is written again from {saved.path}.")
         training = Training(run, out, data, program, store, recorder, progress)
