@@ -9,6 +9,7 @@ from benchmarks.speed.ours import Shape
 
 PEAK = "matrix product"
 OURS, PEERS = "benchmarks.speed.ours", "benchmarks.speed.peers"
+MIXED, TORCH = "standard, mixed", ("torch", "torch.compile")
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,8 @@ class Outcome:
         return _peak(self.competition)
 
 
-def _step(name: str, shape: Shape, seeds: int = 1) -> Entry:
-    return Entry(f"{OURS}:training_step", (name, shape, seeds))
+def _step(name: str, shape: Shape, seeds: int = 1, dtype: str = "float32") -> Entry:
+    return Entry(f"{OURS}:training_step", (name, shape, seeds, dtype))
 
 
 def _gradients(name: str, shape: Shape) -> Entry:
@@ -88,9 +89,9 @@ def contests() -> list[Contest]:
     return [
         _training("step-small", "Training step, width 256, 6 layers, 8 x 128 tokens", small),
         _training("step-large", "Training step, width 512, 8 layers, 8 x 256 tokens", large),
-        _generated("tong-small", "Generated weights, 1024 tokens a batch", small, 1.5),
+        _generated("tong-small", "Generated weights, 1024 tokens a batch", small, 1.4),
         _generated("tong-many", "Generated weights, 8192 tokens a batch", many, 1.2),
-        _state_space("ssm-short", "State-space part, 8 x 128 tokens", small, 1.5),
+        _state_space("ssm-short", "State-space part, 8 x 128 tokens", small, 1.3),
         _state_space("ssm-long", "State-space part, 1 x 2048 tokens", long, 1.1),
         _scans(),
         _generation("generate-1", "Generation, 512 new tokens, batch 1", 1),
@@ -103,16 +104,20 @@ def contests() -> list[Contest]:
 def _training(key: str, title: str, shape: Shape) -> Contest:
     names = ("standard", "shared", "time_indexed_mlp")
     entries = {name: _step(name, shape) for name in names} | {PEAK: _product()}
+    entries[MIXED] = _step("standard", shape, dtype="mixed")
     claims = [
         Claim("time_indexed_mlp", ("standard",), 1.05),
         Claim("shared", ("standard",), 1.0),
+        Claim(MIXED, ("standard",)),
     ]
     if peers_are_installed():
-        peers = {"torch": False, "torch.compile": True}
-        for name, compiled in peers.items():
-            arguments = (shape, compiled)
+        exact, rounded = TORCH, tuple(f"{name}, bfloat16" for name in TORCH)
+        for name in (*exact, *rounded):
+            compiled = name.startswith(TORCH[1])
+            arguments = (shape, compiled, name in rounded)
             entries[name] = Entry(f"{PEERS}:torch_training_step", arguments, optional=compiled)
-        claims.insert(0, Claim("standard", tuple(peers), 1.0))
+        claims.insert(0, Claim("standard", exact, 1.0))
+        claims.insert(1, Claim(MIXED, (*exact, *rounded), 1.0))
     return Contest(key, title, entries, tuple(claims))
 
 

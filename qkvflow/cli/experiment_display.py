@@ -16,7 +16,7 @@ from qkvflow.experiments.records import Choices, Failed, Finished, Record
 from qkvflow.experiments.results import Experiment, read_experiment, write_results
 from qkvflow.experiments.runner import Watcher, complete, prepare
 from qkvflow.experiments.summary import Comparison, Summary
-from qkvflow.experiments.workers import keep_programs, sharing_cores, workers
+from qkvflow.experiments.workers import sharing_cores, workers
 from qkvflow.lock import waiting
 from qkvflow.provenance import now
 from qkvflow.report.table import Table, to_terminal
@@ -156,7 +156,6 @@ def run_experiment(
     What the experiments in `reuse` have run already is taken from there; `reference` is `prepare`'s.
     With several processes, each takes its share of the cores and one run after the other.
     """
-    keep_programs()
     with sharing_cores(processes) as left:
         data = prepare(plan, out, reference, reuse)
         with workers(plan, out, left), Bars(console) as bars:

@@ -98,9 +98,11 @@ def _run(command: str, options: list[str]) -> int:
     import tyro  # late: `qkvflow --help` answers at once
 
     from qkvflow.cli import variants
+    from qkvflow.compiled import keep_compiled
     from qkvflow.train import TrainingError
 
     try:
+        keep_compiled()
         load_installed()
         files, options = split_option(options, OPTION)
         load_plugins(files)  # first: the options may name what they register

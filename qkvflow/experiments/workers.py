@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from qkvflow import plugins
-from qkvflow.data import default_cache_dir
+from qkvflow.compiled import keep_compiled
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.runner import complete
 from qkvflow.interrupt import INTERRUPTED
@@ -39,6 +39,7 @@ def sharing_cores(processes: int) -> Iterator[list[Cores]]:
     cores = os.sched_getaffinity(0)
     own, *others = cut(sorted(cores), processes)
     os.sched_setaffinity(0, own)
+    keep_compiled()  # with those of as many cores: a program is made for their number
     try:
         yield others if jax.default_backend() == "cpu" else []
     finally:
@@ -68,12 +69,6 @@ def workers(plan: Plan, out: Path, shares: Sequence[Cores]) -> Iterator[None]:
             process.join()
 
 
-def keep_programs() -> None:
-    """Keep compiled programs, which seeds of an experiment share, unless their place is set already."""
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / "compiled"))
-
-
 def _start(plan: Plan, out: Path, share: Cores) -> Any:
     context = multiprocessing.get_context("spawn")
     work = (plugins.files(), dict(plan.fields), out, share)
@@ -87,7 +82,7 @@ def _work(files: Sequence[Path], fields: dict[str, Any], out: Path, share: Cores
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.sched_setaffinity(0, share)
     keep_freed_memory()
-    keep_programs()
+    keep_compiled()
     plugins.load_installed()
     plugins.load_plugins(files)
     try:

@@ -33,7 +33,7 @@ def rounds_operands(config: Gpt2Config) -> bool:
 
 def multiplies_bfloat16() -> bool:
     """Whether what JAX computes on has instructions for products of bfloat16."""
-    return jax.default_backend() != "cpu" or not _flags(CPU_INFO).isdisjoint(INSTRUCTIONS)
+    return jax.default_backend() != "cpu" or not cpu_flags(CPU_INFO).isdisjoint(INSTRUCTIONS)
 
 
 def precision_note(config: Gpt2Config) -> str | None:
@@ -47,7 +47,7 @@ def precision_note(config: Gpt2Config) -> str | None:
 
 
 @functools.cache
-def _flags(file: Path) -> frozenset[str]:
+def cpu_flags(file: Path) -> frozenset[str]:
     """What the CPU can do, as Linux says it; nothing where it is not said."""
     lines = file.read_text().splitlines() if file.is_file() else ()
     return frozenset(word for line in lines if line.startswith("flags") for word in line.split())
