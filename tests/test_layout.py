@@ -22,6 +22,7 @@ ALTITUDE = [
     "nn",
     "models",
     "data",
+    "compiled",
     "train",
     "generate",
     "report",

@@ -68,8 +68,8 @@ def make_plan(options: Options) -> Plan:
         "steps": options.steps,
         "batch_size": options.batch_size,
         "length": options.length,
-        "eval_tokens": 8192,
-        "eval_every": max(1, options.steps // 6),
+        "eval_tokens": 4096,
+        "eval_every": max(1, options.steps // 3),
         "save_every": max(1, options.steps),
         "keep": 1,
         "architecture": {

@@ -35,12 +35,12 @@ def sleeping(seconds):
 TINY = ours.Shape(hidden=16, heads=2, layers=1, length=16, batch=2)
 AT_A_TINY_SIZE = {
     "matrix_product": lambda size: (8,),
-    "training_step": lambda name, shape, seeds=1: (name, TINY, min(seeds, 2)),
+    "training_step": lambda name, shape, seeds=1, dtype="float32": (name, TINY, min(seeds, 2), dtype),
     "gradients": lambda name, shape: (name, TINY),
     "generation": lambda name, shape, new: (name, TINY, 3),
     "continuation": lambda parts, shape, offset, capacity: (parts, TINY, min(offset, 64), 128),
     "state_space_scan": lambda route, chunk, *sizes: (route, min(chunk, 16), 1, 32, 2),
-    "torch_training_step": lambda shape, compiled: (TINY, False),
+    "torch_training_step": lambda shape, compiled, bfloat16: (TINY, False, bfloat16),
     "transformers_generation": lambda shape, new: (TINY, 3),
 }
 
