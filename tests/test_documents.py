@@ -65,6 +65,7 @@ def test_the_commands_of_the_readme_run(tmp_path, monkeypatch):
     assert [line.split()[1] for line in lines] == list(OPTIMISED)
     for line in lines:
         here = line.replace("configs/", f"{ROOT}/configs/").replace("wikitext-2", "text.txt --steps 2")
+        here = here.replace("tiny.yaml", "tiny.yaml --steps 100")
         command = shlex.split(here, comments=True)
         result = run(
             sys.executable,

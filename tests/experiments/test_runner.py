@@ -358,6 +358,7 @@ def test_a_choice_of_another_process_that_was_made_meanwhile_stands(text, tmp_pa
     assert tuned == read_choices(tmp_path)
 
 
+@pytest.mark.slow  # an option of the command does the same: cli/test_experiments.py
 def test_workers_are_submitted_and_share_the_runs(text, tmp_path):
     plan = Plan.of(tiny_fields(text))
     jobs = submit(plan, tmp_path / "out", 2, {"timeout_min": 5}, cluster="local")

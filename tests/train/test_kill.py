@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.mark.usefixtures("all_cores")
 @pytest.mark.parametrize(
-    ("kills", "seeds", "fields"), [(6, 1, RECIPE), pytest.param(4, 2, "", marks=pytest.mark.slow)]
+    ("kills", "seeds", "fields"), [(4, 1, RECIPE), pytest.param(4, 2, "", marks=pytest.mark.slow)]
 )
 def test_kills_do_not_change_a_bit(tmp_path, monkeypatch, kills, seeds, fields):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
