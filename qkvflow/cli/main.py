@@ -82,9 +82,9 @@ def main(arguments: list[str] | None = None) -> int:
     command = name if group is None else f"{group} {name}"
     sentence = f"Interrupted{GOES_ON if command in LONG else ''}."
     if arguments is None:
-        leave_when_interrupted(sentence)
         if command in LONG:
-            keep_freed_memory()  # before anything starts JAX
+            keep_freed_memory()  # before there is a second thread
+        leave_when_interrupted(sentence)
     try:
         return _run(command, rest)
     except KeyboardInterrupt as error:

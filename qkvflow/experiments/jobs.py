@@ -141,7 +141,7 @@ def sweep_jobs(plan: Plan, out: Path) -> list[Job]:
         return []
     texts, jobs = Texts(), []
     for (arm, _), run in planned_runs(plan, out, [plan.sweep.seed], texts).items():
-        for rate in plan.sweep.learning_rates:
+        for rate in plan.arm(arm).learning_rates or plan.sweep.learning_rates:
             tried = with_learning_rate(_sweep_run(run, plan.sweep), rate)
             jobs.append(Job(arm, tried, out, f"sweep/{arm}/{rate_name(rate)}", texts.digest(run)))
     return jobs

@@ -8,6 +8,7 @@
       shared: {model: shared}
       narrow: {model: standard, parameters_of: shared}
       deeper: {start: {arm: other-experiment/standard, depth: 12}}
+      adamw: {optimizer: {name: adamw}, learning_rates: [5e-4, 1e-3, 2e-3, 4e-3]}
     seeds: 5              # 0 to 4; or a list, [5, 6, 7]
     sweep: {learning_rates: [1e-3, 2e-3, 4e-3, 8e-3], steps: 300, seed: 1000}
     reference: standard
@@ -129,6 +130,8 @@ class Arm:
     """Arm whose training cost this one's number of steps is chosen to equal."""
     start: ArmStart | None = None
     """What its runs begin with; None: fresh weights."""
+    learning_rates: tuple[float, ...] = ()
+    """Learning rates of its own sweep; empty: those of the plan's."""
     changes: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """Table of what differs from the base, as it was written."""
 
@@ -197,6 +200,8 @@ class Plan(Config):
             problems.append(f"sweep: seed {self.sweep.seed} is one of the runs' seeds; take another.")
         for arm in self.arms:
             problems += [f"{arm.name}: {problem}" for problem in _matching_problems(arm, arms)]
+            if arm.learning_rates and self.sweep is None:
+                problems.append(f"{arm.name}: learning_rates are of a sweep, and the plan has none.")
         return problems + _contrast_problems(self.contrasts or (), arms)
 
     @staticmethod
@@ -418,15 +423,20 @@ def _read_arm(name: str, base: Mapping[str, Any], changes: Any) -> Arm:
         problems.append("seed and seeds are those of the experiment; leave them out.")
     given = {what: different.pop(what, None) for what in ("parameters_of", "flops_of")}
     of = {what: None if other is None else str(other) for what, other in given.items()}
-    start, table = None, different.pop("start", None)
-    if not isinstance(table, Mapping | None):
-        problems.append(f"start is {shown(table)}; expected a table of arm, depth, train and also.")
-    elif table is not None:
+    start, begun = None, different.pop("start", None)
+    if not isinstance(begun, Mapping | None):
+        problems.append(f"start is {shown(begun)}; expected a table of arm, depth, train and also.")
+    elif begun is not None:
         with _collected(problems, "start"):
-            start = from_dict(ArmStart, table)
+            start = from_dict(ArmStart, begun)
+    rates: Any = different.pop("learning_rates", None)
+    if rates is not None:
+        with _collected(problems):
+            rates = from_dict(Sweep, {"learning_rates": rates}).learning_rates
     if problems:
         raise ConfigError(name, problems)
-    return Arm(name, moved_run(merged(base, different)), **of, start=start, changes=dict(changes or {}))
+    table = moved_run(merged(base, different))
+    return Arm(name, table, **of, start=start, learning_rates=rates or (), changes=dict(changes or {}))
 
 
 def _read_seeds(given: Any, problems: list[str]) -> tuple[int, ...]:

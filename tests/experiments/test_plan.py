@@ -210,6 +210,8 @@ def test_some_of_the_arms_and_some_seeds():
         ({"sweep": {"learning_rates": [1e-3, 1e-3]}}, "at least two, rising"),
         ({"sweep": {"seed": 1}}, "seed 1 is one of the runs' seeds"),
         ({"sweep": 3}, "sweep is 3"),
+        ({"sweep": {}, "arms": {"a": {"learning_rates": [1e-3]}}}, "a: learning_rates is .* two"),
+        ({"arms": {"a": {"learning_rates": [1e-3, 2e-3]}}}, "a: learning_rates are of a sweep"),
         ({"sweep": {"seed": -1}}, "seed is -1"),
         ({"contrasts": [["gated"]]}, "contrasts is .*expected a list of pairs"),
         ({"contrasts": [["gated", "shared"]]}, "contrasts: there is no arm 'shared'"),

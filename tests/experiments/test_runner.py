@@ -165,12 +165,14 @@ def test_the_sweep_chooses_on_a_seed_of_its_own(text, tmp_path):
     sweep = {"learning_rates": [1e-6, 1e-2, 1e9], "steps": 6, "seed": 77}
     fields = tiny_fields(text, sweep=sweep)
     fields["base"] |= {"optimizer": {"clip": 0.0}, "eval_tokens": 64}
+    own = [1e-5, 1e-2, 1e9]
+    fields["arms"]["gated"]["learning_rates"] = own
     plan = Plan.of(fields)
     tuned = tune(plan, tmp_path)
-    for arm in ("standard", "gated"):
+    for arm, rates in {"standard": sweep["learning_rates"], "gated": own}.items():
         assert tuned[arm].learning_rate == 1e-2
         assert tuned[arm].inside
-        assert [rate for rate, _ in tuned[arm].sweep] == [1e-6, 1e-2, 1e9]
+        assert [rate for rate, _ in tuned[arm].sweep] == rates
         record = json.loads((tmp_path / f"sweep/{arm}/lr-0.01.json").read_text())
         assert record["seed"] == 77
         assert record["test"] is None
