@@ -292,4 +292,5 @@ def _part_problems(config: Gpt2Config) -> list[str]:
     if parts is not None and (not parts or len({part.name for part in parts}) < len(parts)):
         names = ", ".join(part.name for part in parts) or "empty"
         problems.append(f"parts is {names}; expected at least one part and none twice.")
-    return problems + [problem for part in parts or () for problem in part.misfits(config)]
+    problems += [problem for part in parts or () for problem in part.misfits(config)]
+    return problems if config.weights is None else problems + config.weights.misfits(config)

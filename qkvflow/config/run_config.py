@@ -172,6 +172,17 @@ class RunConfig(TrainingConfig):
     """Tokens in a window; also the longest sequence of the model."""
     depths: tuple[int, ...] = ()
     """Depths in layers that every training step is drawn from; empty: the model's own depth."""
+    depth_weights: tuple[float, ...] = ()
+    """How often each of depths is drawn, in proportion; empty: all alike."""
+    depth_jitter: Probability = 0.0
+    """Share of the distance between layers over which the time of each is drawn anew in every step, so
+    that curves are trained between layers, too; needs depths."""
+    deepen_at: Probability = 0.0
+    """Share of the steps that are taken at the smallest of depths before others are drawn: loops that
+    begin late."""
+    taught: Share = 0.0
+    """Share of a shallow step's loss in which it learns from the distribution of the deepest of depths,
+    which then learns in every step, too."""
     seeds: Annotated[int, Bound(f"1 to {MOST_SEEDS:,}", 1, MOST_SEEDS + 1)] = 1
     """Models trained at once as one program, with the seeds seed, seed + 1, ..."""
     parallel: Literal["data", "fsdp"] = "data"
@@ -236,9 +247,27 @@ def _relations(run: RunConfig) -> list[str]:
     if not all(1 <= depth < LAYERS for depth in run.depths) or len({*run.depths}) < len(run.depths):
         expected = f"different ones, at least 1, below {LAYERS:,}"
         problems.append(f"depths is {shown(list(run.depths))}; expected {expected}.")
+    problems += _depth_relations(run)
     if run.seed <= LARGEST_SEED < run.seed + run.seeds - 1:
         last = run.seed + run.seeds - 1
         problems.append(f"the last of {run.seeds} seeds is {last}; expected at most {LARGEST_SEED}.")
+    return problems
+
+
+def _depth_relations(run: RunConfig) -> list[str]:
+    """What is said of depths where there are none, or not of each of them."""
+    problems = [
+        f"{name} is {getattr(run, name)} and depths is empty; name the depths."
+        for name in ("depth_jitter", "deepen_at", "taught")
+        if getattr(run, name) and not run.depths
+    ]
+    weights = run.depth_weights
+    are_weights = all(0 <= weight < math.inf for weight in weights) and sum(weights) > 0
+    if weights and (len(weights) != len(run.depths) or not are_weights):
+        problems.append(
+            f"depth_weights is {shown(list(weights))}; expected a number for each of depths, none "
+            "below 0 and not all 0."
+        )
     return problems
 
 

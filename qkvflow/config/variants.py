@@ -41,8 +41,9 @@ class Variant(ABC):
         return []
 
     def to_table(self) -> Any:
-        """The name, or where there are settings a table of the name and all of them."""
+        """The name, or a table of the name and all settings, but for those left open (None)."""
         settings = {field.name: getattr(self, field.name) for field in _fields(type(self))}
+        settings = {name: value for name, value in settings.items() if value is not None}
         return {self.word: self.name, **settings} if settings else self.name
 
     def __str__(self) -> str:
@@ -107,6 +108,10 @@ class Family(Variant):
     def layer(self, make: Any, config: "Gpt2Config", *, key: Any) -> Any:
         """A layer like those that `make(key)` gives, with curves for its linear maps and norms."""
 
+    def misfits(self, config: "Gpt2Config") -> list[str]:
+        """A sentence for everything in a config that this family does not go with."""
+        return []
+
 
 class Part(Variant):
     """What a layer is made of: attention, an MLP, a state-space part."""
@@ -131,7 +136,7 @@ class Integrator(Variant):
 
     word = "method"
     unit_step: ClassVar[bool] = False
-    """Whether every layer counts in full, whatever the spacing of the layers."""
+    """Whether the steps of a model's own grid are 1."""
     has_grid: ClassVar[bool] = True
     """Whether the layers are known before the forward pass."""
 
@@ -142,6 +147,13 @@ class Integrator(Variant):
         Raises:
             ConfigError: this method has no grid over depth.
         """
+
+    def at_depth(self, own: int, depth: int, *, unit_steps: bool = False) -> "Integrator":
+        """The same method for a grid of `depth` layers in place of `own` ones: the steps' sum stays.
+
+        With `unit_steps` every step is 1 instead, if the method's are on its own grid.
+        """
+        return self
 
     @abstractmethod
     def table_times(self, depth: int) -> Any:

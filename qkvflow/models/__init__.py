@@ -10,6 +10,7 @@ from qkvflow.models.counting import count_parameters as count_parameters
 from qkvflow.models.counting import forward_flops as forward_flops
 from qkvflow.models.counting import training_flops as training_flops
 from qkvflow.models.counting import training_memory as training_memory
+from qkvflow.models.depth import at_depth as at_depth
 from qkvflow.models.depth import merge as merge
 from qkvflow.models.depth import unroll as unroll
 from qkvflow.models.gpt2 import import_gpt2 as import_gpt2

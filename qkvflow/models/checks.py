@@ -97,7 +97,7 @@ def checked_time(t: Time | None, integrator: Integrator) -> Array | None:
     known = np.asarray(t, np.float64)
     if not np.all((known >= 0) & (known <= 1)):
         raise ValueError(f"t is {known}; expected times from 0 (the embedding) to 1 (the last layer).")
-    if known.ndim == 1 and not integrator.unit_step and not np.all(np.diff(known, prepend=0.0) > 0):
+    if known.ndim == 1 and not np.all(np.diff(known, prepend=0.0) > 0):
         raise ValueError(
             f"t is {known}; {integrator} steps from 0 through these times, so they must increase."
         )

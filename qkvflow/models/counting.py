@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from qkvflow.models.depth import at_depth
 from qkvflow.models.language_model import LanguageModel, token_losses
 from qkvflow.models.paths import Arrays, arrays_of, nodes_of, with_arrays
 from qkvflow.nn.dynamic import Block
 from qkvflow.nn.linear import Linear, size_of
 from qkvflow.nn.norm import Norm
-from qkvflow.nn.time_embed import layer_times
 from qkvflow.nn.weights import Weight, resolve, size
 
 NORM = 8
@@ -59,9 +59,10 @@ def forward_flops(model: LanguageModel, batch: int, length: int, depth: int | No
 
     With a depth, of a pass through so many layers in place of the model's own.
     """
+    model = model if depth is None else at_depth(model, depth)
     blocks = model.transformer.blocks
     block = eqx.filter_eval_shape(resolve, blocks, 1.0)
-    evaluations = model.plan(None if depth is None else layer_times(depth)).evaluations
+    evaluations = model.plan().evaluations
     config = model.config
     token = evaluations * _block_flops(block, length)
     token += NORM * config.hidden_dim + 2 * config.hidden_dim * config.vocab_size

@@ -1,8 +1,10 @@
 """Changing the depth of a model: sampling its curves on another grid."""
 
 import dataclasses
+from typing import TypeVar
 
 import equinox as eqx
+import jax
 import numpy as np
 
 from qkvflow.config import ConfigError
@@ -10,15 +12,48 @@ from qkvflow.config.strict import LAYERS, shown
 from qkvflow.models.language_model import FlowLM, LanguageModel
 from qkvflow.models.needs import bytes_of, check_fits, is_abstract
 from qkvflow.nn.families.per_layer import PerLayerFamily, as_table
-from qkvflow.nn.weights import resolve
+from qkvflow.nn.weights import is_weight, resolve
+
+_Model = TypeVar("_Model", bound=LanguageModel)
 
 
-def unroll(model: LanguageModel, depth: int) -> FlowLM:
+def at_depth(model: _Model, depth: int, *, unit_steps: bool = False) -> _Model:
+    """The same curves on the grid of `depth` layers; a view, for one more forward pass.
+
+    The sum of all steps stays: a residual model of 4 layers takes 8 steps of one half. With
+    `unit_steps` they are 1 at every depth.
+
+    Raises:
+        ConfigError: there is no such depth.
+    """
+    if not isinstance(depth, int | np.integer) or not 1 <= depth < LAYERS:
+        expected = f"a whole number of layers, at least 1, below {LAYERS:,}"
+        problem = f"depth is {shown(depth)}; expected {expected}."
+        raise ConfigError("The model cannot be unrolled:", [problem])
+    config = dataclasses.replace(
+        model.config,
+        num_layers=int(depth),
+        integrator=model.integrator.at_depth(
+            model.config.num_layers, int(depth), unit_steps=unit_steps
+        ),
+        weights=PerLayerFamily(),  # a layer of each time, whatever makes it
+    )
+    curves = jax.tree.map(
+        lambda node: node.at_depth(int(depth)) if is_weight(node) else node,
+        model.transformer.blocks,
+        is_leaf=is_weight,
+    )
+    transformer = dataclasses.replace(model.transformer, blocks=curves)
+    return dataclasses.replace(model, config=config, transformer=transformer)
+
+
+def unroll(model: LanguageModel, depth: int, *, unit_steps: bool = False) -> FlowLM:
     """The ordinary per-layer model that samples `model` on the grid of `depth` layers.
 
-    At the model's own depth it is the same function. Adapters become part of the weights. heun and rk4
-    look at the weights between layers too, and their tables have an entry for each time at which they
-    do.
+    At the model's own depth it is the same function. At another the sum of all steps stays the same,
+    or with `unit_steps` each is 1 where the model's are. Adapters become part of the weights. heun and
+    rk4 look at the weights between layers too, and their tables have an entry for each time at which
+    they do.
 
     Example:
         >>> import jax
@@ -29,13 +64,9 @@ def unroll(model: LanguageModel, depth: int) -> FlowLM:
         >>> unroll(model, 3).config.num_layers
         3
     """
-    if not isinstance(depth, int | np.integer) or not 1 <= depth < LAYERS:
-        expected = f"a whole number of layers, at least 1, below {LAYERS:,}"
-        problem = f"depth is {shown(depth)}; expected {expected}."
-        raise ConfigError("The model cannot be unrolled:", [problem])
-    config = dataclasses.replace(model.config, num_layers=int(depth))
-    times = dataclasses.replace(model, config=config).plan().distinct_times()
-    curves, sample = model.transformer.blocks, eqx.filter_jit(resolve)
+    view = at_depth(model, depth, unit_steps=unit_steps)
+    times = view.plan().distinct_times()
+    curves, sample = view.transformer.blocks, eqx.filter_jit(resolve)
     if not is_abstract(curves):
         shapes = eqx.filter_eval_shape(sample, curves, times)
         check_fits(bytes_of(shapes), f"A model of {depth} layers", "a smaller depth")
@@ -43,7 +74,7 @@ def unroll(model: LanguageModel, depth: int) -> FlowLM:
     blocks = as_table(sampled, tuple(map(float, times)))
     transformer = dataclasses.replace(model.transformer, blocks=blocks)
     head = None if model.lm_head is None else model.output_map()
-    unrolled = dataclasses.replace(config, weights=PerLayerFamily(), adapter=None)
+    unrolled = dataclasses.replace(view.config, adapter=None)
     return FlowLM(unrolled, transformer, head)
 
 

@@ -263,7 +263,11 @@ def token_losses(
     model: LanguageModel, ids: Array, targets: Array, t: Time | None = None, key: Array | None = None
 ) -> Array:
     """Cross-entropy of each target [batch, position] in nats, float32; NaN where it is no token id."""
-    logits = model.head(final_state(model, ids, t, key))
+    return losses_of(model.head(final_state(model, ids, t, key)), targets)
+
+
+def losses_of(logits: Array, targets: Array) -> Array:
+    """Cross-entropy of each target [batch, position] by its logits; NaN where it is no token id."""
     vocab = logits.shape[-1]
     # A masked sum is no scatter in the backward pass, which XLA's CPU backend does row by row.
     is_target = jnp.arange(vocab)[None, None] == targets[..., None]

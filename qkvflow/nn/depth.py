@@ -44,11 +44,12 @@ class LayerPlan:
 
     @staticmethod
     def on_grid(
-        tableau: Tableau, depth: int, t: Time | None = None, *, unit_step: bool = False
+        tableau: Tableau, depth: int, t: Time | None = None, *, total: float = 1.0
     ) -> "LayerPlan":
         """The default grid (t None), the default grid with time frozen (a scalar), or another grid.
 
-        With `unit_step` h = 1 in the sums, whatever the spacing of the layers.
+        `total` is the sum of all steps: with as many layers as that, each has a step of 1. On any grid
+        that ends at 1 it is the same, so that a finer grid is a finer solution of one equation.
         """
         xp = jnp if isinstance(t, jax.Array) else np
         c = np.asarray(tableau.c)[None, :]
@@ -60,8 +61,7 @@ class LayerPlan:
             ends, sizes = layer_times(depth), np.full(depth, 1 / depth)
             times = (np.arange(depth)[:, None] + c) / depth
             times = times if t is None else xp.full(times.shape, t)
-        sizes = xp.ones_like(ends) if unit_step else sizes
-        return LayerPlan(tableau, times.astype(xp.float32), sizes.astype(xp.float32), ends)
+        return LayerPlan(tableau, times.astype(xp.float32), (total * sizes).astype(xp.float32), ends)
 
     @property
     def visits(self) -> int:

@@ -7,6 +7,7 @@ import numpy as np
 from haliax import NamedArray
 
 from qkvflow.config import Gpt2Config
+from qkvflow.config.strict import Positive
 from qkvflow.config.variants import INTEGRATORS as INTEGRATORS
 from qkvflow.config.variants import Integrator
 from qkvflow.nn.adaptive import Adaptive as Adaptive
@@ -22,7 +23,11 @@ class FixedStep(Integrator):
     tableau: ClassVar[Tableau]
 
     def plan(self, depth: int, t: Time | None = None) -> LayerPlan:
-        return LayerPlan.on_grid(self.tableau, depth, t, unit_step=self.unit_step)
+        return LayerPlan.on_grid(self.tableau, depth, t, total=self._total(depth))
+
+    def _total(self, depth: int) -> float:
+        """The sum of all steps."""
+        return 1.0
 
     def table_times(self, depth: int) -> np.ndarray:
         return self.plan(depth).distinct_times()
@@ -43,6 +48,16 @@ class Residual(FixedStep):
 
     tableau = _ONE_STAGE
     unit_step = True
+
+    total: Positive | None = None
+    """Sum of the steps of all layers; None: the number of layers, a step of 1 in each."""
+
+    def at_depth(self, own: int, depth: int, *, unit_steps: bool = False) -> "Residual":
+        total = depth if unit_steps else self._total(own)
+        return Residual(None if total == depth else total)
+
+    def _total(self, depth: int) -> float:
+        return float(depth) if self.total is None else self.total
 
 
 @INTEGRATORS.register("euler")

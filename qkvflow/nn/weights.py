@@ -7,6 +7,7 @@ and know nothing of time: `resolve(block, t)` makes an ordinary block of one mad
 families of curves are in `qkvflow.nn.families`, one file each.
 """
 
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -49,6 +50,15 @@ class Weight(eqx.Module):
     def inside_loop(self, prepared: Any) -> Any:
         """The map of one layer, from that layer's slice of what `before_loop` gave."""
         return prepared
+
+    def at_depth(self, depth: int) -> "Weight":
+        """The curve as a pass through so many layers sees it: itself, unless it knows its visits."""
+        own = {
+            field.name: getattr(self, field.name).at_depth(depth)
+            for field in dataclasses.fields(self)
+            if is_weight(getattr(self, field.name))
+        }
+        return dataclasses.replace(self, **own) if own else self
 
     def operations(self) -> int:
         """Floating-point operations that make the value at one time."""

@@ -18,7 +18,8 @@ from qkvflow.data import TokenDataset, batch_at
 from qkvflow.models import LanguageModel
 from qkvflow.models.needs import batch_bytes, bytes_of
 from qkvflow.models.paths import Arrays, with_arrays
-from qkvflow.train.depths import depth_at
+from qkvflow.nn.time_embed import layer_times
+from qkvflow.train.depths import depth_at, times_at
 from qkvflow.train.placement import Placement
 from qkvflow.train.step import Learner, Report, State, over_seeds
 
@@ -142,15 +143,25 @@ class Program:
         """The step at a depth, compiled once."""
         if depth not in self._steps:
             program = self._programs.step(depth)
-            lowered = program.lower(self.state, self._numbers, *self._batch(0))
+            moved = layer_times(depth) if depth is not None and self._run.depth_jitter else None
+            times = self._times(moved)
+            lowered = program.lower(self.state, self._numbers, *self._batch(0), *times)
             self._steps[depth] = lowered.compile()
         return self._steps[depth]
 
     def step(self, number: int) -> Report:
         """Take a step with the batch of this number; returns at once, before it is computed."""
         compiled = self._compiled(depth_at(self._run, number))
-        self._state, report = compiled(self.state, self._numbers, *self._batch(number))
+        given = *self._batch(number), *self._times(times_at(self._run, number))
+        self._state, report = compiled(self.state, self._numbers, *given)
         return report
+
+    def _times(self, times: np.ndarray | None) -> tuple[Any, ...]:
+        """Those of the layers of a step, for every seed, where they are moved."""
+        if times is None:
+            return ()
+        seeds = self._run.seeds
+        return (times if seeds == 1 else np.broadcast_to(times, (seeds, *times.shape)),)
 
     def _batch(self, step: int) -> tuple[Any, Any]:
         run = self._run

@@ -17,10 +17,9 @@ import optax
 from jax import Array, lax
 
 from qkvflow.config import Gpt2Config, RunConfig
-from qkvflow.models import LanguageModel, build_model
-from qkvflow.models.language_model import token_losses
+from qkvflow.models import LanguageModel, at_depth, build_model
+from qkvflow.models.language_model import final_state, losses_of, token_losses
 from qkvflow.models.paths import Arrays, arrays_of, with_arrays
-from qkvflow.nn.time_embed import layer_times
 from qkvflow.train.optimizer import checked_optimizer, make_optimizer, make_schedule
 from qkvflow.train.start import trained_paths
 
@@ -70,13 +69,17 @@ class Learner:
     ema: float
     trained: tuple[str, ...]
     """Paths of the arrays that change. The others have no gradient, no optimizer state."""
+    taught: float = 0.0
+    """What the deepest grid's distribution counts in the loss of a shallower one."""
+    deepest: int = 0
+    """Layers of the grid that teaches."""
 
     @staticmethod
     def of(run: RunConfig, config: Gpt2Config) -> "Learner":
         """The learner of a run; its mistakes show here, before anything is computed."""
         model = eqx.filter_eval_shape(build_model, run.model, config, key=jax.random.key(0))
-        if run.depths:
-            model.plan()  # refuses an integrator that chooses its depth itself
+        for depth in run.depths:  # refuses an integrator that chooses its depth itself
+            at_depth(model, depth).plan()
         trained = trained_paths(model, run.start)
         arrays, _ = split(arrays_of(model), trained)
         schedule = make_schedule(run.optimizer, run.steps)
@@ -84,7 +87,15 @@ class Learner:
         made = make_optimizer(run.optimizer, schedule, table)
         optimizer = checked_optimizer(made, arrays, run.optimizer.name)
         return Learner(
-            run.model, model, optimizer, schedule, run.accumulate, run.optimizer.ema, trained
+            run.model,
+            model,
+            optimizer,
+            schedule,
+            run.accumulate,
+            run.optimizer.ema,
+            trained,
+            run.taught,
+            max(run.depths, default=0),
         )
 
     def start(self, seed: Array) -> State:
@@ -100,12 +111,22 @@ class Learner:
         return State(parameters, average, self.optimizer.init(trained), zero, zero, zero)
 
     def step(
-        self, state: State, seed: Array, inputs: Array, targets: Array, *, depth: int | None = None
+        self,
+        state: State,
+        seed: Array,
+        inputs: Array,
+        targets: Array,
+        times: Array | None = None,
+        *,
+        depth: int | None = None,
     ) -> tuple[State, Report]:
-        """Learn from ids [batch, position] and the ids that follow them, at a depth."""
+        """Learn from ids [batch, position] and the ids that follow them, at a depth.
+
+        `times` are those of its layers, where they are moved.
+        """
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _DROPOUT), state.step)
         trained, fixed = split(state.parameters, self.trained)
-        loss, gradients = self.gradients(trained, fixed, key, inputs, targets, depth)
+        loss, gradients = self.gradients(trained, fixed, key, inputs, targets, times, depth)
         norm = optax.tree.norm(gradients)
         updates, optimizer = self.optimizer.update(gradients, state.optimizer, trained)
         parameters = optax.apply_updates(trained, updates)
@@ -143,15 +164,24 @@ class Learner:
         key: Array,
         inputs: Array,
         targets: Array,
+        times: Array | None = None,
         depth: int | None = None,
     ) -> tuple[Array, Arrays]:
         """Mean loss and its gradient, the batch in `accumulate` microbatches one after the other."""
-        config, t = self.model.config, None if depth is None else layer_times(depth)
+        config = self.model.config
         drops = config.attn_pdrop or config.resid_pdrop or config.embd_pdrop
 
         def loss(parameters: Arrays, key: Array, inputs: Array, targets: Array) -> Array:
-            model = with_arrays(self.model, parameters | fixed)
-            return jnp.mean(token_losses(model, inputs, targets, t, key if drops else None))
+            model, own = with_arrays(self.model, parameters | fixed), key if drops else None
+            if self.taught and depth is not None:
+                return taught_loss(
+                    *(model, inputs, targets, times, own),
+                    depth=depth,
+                    deepest=self.deepest,
+                    share=self.taught,
+                )
+            model = model if depth is None else at_depth(model, depth)
+            return jnp.mean(token_losses(model, inputs, targets, times, own))
 
         differentiate = jax.value_and_grad(loss)
         if self.accumulate == 1:
@@ -165,6 +195,35 @@ class Learner:
         zero = jnp.zeros(()), jax.tree.map(jnp.zeros_like, parameters)
         total, _ = lax.scan(add, zero, (keys, *batches))
         return jax.tree.map(lambda x: x / self.accumulate, total)
+
+
+def taught_loss(
+    model: LanguageModel,
+    inputs: Array,
+    targets: Array,
+    times: Array | None,
+    key: Array | None,
+    *,
+    depth: int,
+    deepest: int,
+    share: float,
+) -> Array:
+    """The mean of the losses of the deepest grid, and of a shallower one that it teaches.
+
+    Of the shallower one's loss a share is the cross-entropy of the deepest one's distribution, which
+    is taken as it is: nothing flows back through it.
+    """
+
+    def logits(layers: int, t: Array | None) -> Array:
+        view = at_depth(model, layers)
+        return view.head(final_state(view, inputs, t, key))
+
+    if depth == deepest:
+        return jnp.mean(losses_of(logits(depth, times), targets))
+    deep, shallow = logits(deepest, None), logits(depth, times)
+    taught = -jnp.sum(jax.nn.softmax(lax.stop_gradient(deep)) * jax.nn.log_softmax(shallow), axis=-1)
+    learned = (1.0 - share) * losses_of(shallow, targets) + share * taught
+    return jnp.mean(losses_of(deep, targets) + learned) / 2
 
 
 def _is_finite(tree: Any) -> Array:

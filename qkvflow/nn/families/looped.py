@@ -1,0 +1,189 @@
+"""A few layers, some of them visited several times: own first and last layers around a loop."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import haliax as hax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from haliax import Axis
+from jax import Array
+
+from qkvflow.config import ConfigError, Gpt2Config
+from qkvflow.config.strict import shown
+from qkvflow.config.variants import FAMILIES, Family
+from qkvflow.nn.linear import Linear
+from qkvflow.nn.time_embed import Time, layer_index, layer_times
+from qkvflow.nn.weights import Affine, MakeLayer, Weight, is_affine, map_named
+
+NORMS = "norms"
+"""What stands for norms, and for vectors of parameters, among what every visit has of its own."""
+_WRITTEN = re.compile(r"(?:(\d+) *\+ *)?(\d+) *x *(\d+)(?: *\+ *(\d+))?")
+
+
+class Loop(NamedTuple):
+    """Layers in the order of their visits: `first` ones, the `core` again and again, `last` ones."""
+
+    first: int
+    core: int
+    last: int
+
+    @property
+    def distinct(self) -> int:
+        """Layers that have weights."""
+        return sum(self)
+
+    def order(self, visits: int) -> tuple[int, ...]:
+        """The layer of every visit. Where there is no room for the core it is left out, then the first.
+
+        Example:
+            >>> Loop(1, 2, 1).order(6), Loop(1, 2, 1).order(7), Loop(1, 2, 1).order(2)
+            ((0, 1, 2, 1, 2, 3), (0, 1, 2, 1, 2, 1, 3), (0, 3))
+        """
+        inner = max(visits - self.first - self.last, 0)
+        core = [self.first + i % self.core for i in range(inner)]
+        last = range(self.first + self.core, self.distinct)
+        return (*range(self.first), *core, *last)[-visits:]
+
+    def visits_of(self, visits: int, own: int) -> tuple[int, ...]:
+        """Of every visit, which of `own` visits of the same layer it is like: as far into the loops."""
+        order, known = self.order(visits), self.order(own)
+        return tuple(_alike(visit, order, known) for visit in range(visits))
+
+
+def _alike(visit: int, order: tuple[int, ...], known: tuple[int, ...]) -> int:
+    places = [i for i, layer in enumerate(known) if layer == order[visit]]
+    before, all_ = order[:visit].count(order[visit]), order.count(order[visit])
+    return places[before * len(places) // all_]
+
+
+class Looped(Weight):
+    """W(t) is the entry of a table that an order of visits names; t goes on over all visits."""
+
+    table: Affine
+    order: tuple[int, ...] = eqx.field(static=True)
+    """The entry of every visit."""
+    loop: Loop | None = eqx.field(static=True)
+    """How the order goes on at other depths; None: it has no other."""
+    visits: int | None = eqx.field(static=True)
+    """Visits that have an entry each; None: layers have."""
+
+    def at(self, t: Time) -> Any:
+        """Entries of the table. Slices, where times are known: a gather has a slow gradient."""
+        visit = layer_index(t, tuple(map(float, layer_times(len(self.order)))))
+        if isinstance(visit, jax.Array):
+            entry = jnp.take(jnp.asarray(self.order), visit)
+            return map_named(lambda array: jnp.take(array, entry, axis=0), self.table)
+        entries = np.asarray(self.order)[visit]
+        if entries.ndim == 0:
+            return map_named(lambda array: array[entries], self.table)
+        return map_named(lambda array: jnp.stack([array[i] for i in entries]), self.table)
+
+    def at_depth(self, depth: int) -> "Looped":
+        """The same table, visited in the order of so many visits."""
+        if depth == len(self.order):
+            return self
+        if self.loop is None:
+            problem = f"its plan is a list of {len(self.order)} visits; write it as 1 + 2x2 + 1."
+            raise ConfigError("This model has no other depth:", [problem])
+        order = (
+            self.loop.order(depth) if self.visits is None else self.loop.visits_of(depth, self.visits)
+        )
+        return Looped(self.table, order, self.loop, self.visits)
+
+
+@FAMILIES.register("looped")
+@dataclass(frozen=True)
+class LoopedFamily(Family):
+    """Layers that are visited several times, in the order of a plan."""
+
+    plan: str | tuple[int, ...] | None = None
+    """FIRST + CORExLOOPS + LAST, such as 1 + 2x2 + 1: own first and last layers around a core that is
+    visited several times. Or the layers in their order: [0, 1, 2, 1, 2, 3]. None: 1 + CORE x 2 + 1."""
+    own: tuple[str, ...] = (NORMS,)
+    """What every visit has of its own: norms (and the scalars of a layer), or parts by their names."""
+
+    def problems(self) -> list[str]:
+        """A plan that cannot be read, or that leaves a layer out."""
+        if isinstance(self.plan, str):
+            found = _WRITTEN.fullmatch(self.plan.strip())
+            if found is None or 0 in map(int, found.group(2, 3)):
+                return [f"plan is {shown(self.plan)}; expected FIRST + CORExLOOPS + LAST: 1 + 2x2 + 1."]
+        elif self.plan is not None and not (self.plan and {*self.plan} == {*range(max(self.plan) + 1)}):
+            expected = "a list of layers in which every one, from 0 on, is visited: [0, 1, 2, 1, 2, 3]"
+            return [f"plan is {shown(list(self.plan))}; expected {expected}."]
+        return []
+
+    def misfits(self, config: Gpt2Config) -> list[str]:
+        visits = self._visits()
+        problems = []
+        if visits not in (None, config.num_layers):
+            problems.append(
+                f"weights: looped: the plan has {visits} visits and num_layers is {config.num_layers}; "
+                f"set num_layers to {visits}."
+            )
+        known = [NORMS, *(part.name for part in config.parts or ())]
+        if config.parts is not None:
+            problems += [
+                f"weights: looped: own names {name!r}; expected some of {', '.join(known)}."
+                for name in self.own
+                if name not in known
+            ]
+        return problems
+
+    def layer(self, make: MakeLayer, config: Gpt2Config, *, key: Array) -> Any:
+        loop, depth = self._loop(config.num_layers), config.num_layers
+        order = loop.order(depth) if loop is not None else self._list()
+        k_layers, k_visits = jax.random.split(key)
+        layers = _stacked(make, max(order) + 1, k_layers)
+        visits = _stacked(make, depth, k_visits)
+        pairs, structure = jax.tree_util.tree_flatten_with_path(layers, is_leaf=is_affine)
+        of_visits = jax.tree.leaves(visits, is_leaf=is_affine)
+        curves = [
+            Looped(own, tuple(range(depth)), loop, depth)
+            if self._is_own(path, own)
+            else Looped(shared, order, loop, None)
+            for (path, shared), own in zip(pairs, of_visits)
+        ]
+        return jax.tree.unflatten(structure, curves)
+
+    def _is_own(self, path: Any, affine: Affine) -> bool:
+        """Whether every visit has its own: a norm or a vector, or what is inside of a part."""
+        is_small = not (isinstance(affine, Linear) and affine.In)
+        parts = {getattr(entry, "key", None) for entry in path}
+        return (is_small and NORMS in self.own) or not parts.isdisjoint(self.own)
+
+    def _visits(self) -> int | None:
+        if isinstance(self.plan, str):
+            first, core, loops, last = _numbers(self.plan)
+            return first + core * loops + last
+        return None if self.plan is None else len(self.plan)
+
+    def _list(self) -> tuple[int, ...]:
+        assert isinstance(self.plan, tuple)
+        return self.plan
+
+    def _loop(self, depth: int) -> Loop | None:
+        """How the order is made; None where it is a list."""
+        if isinstance(self.plan, str):
+            first, core, _, last = _numbers(self.plan)
+            return Loop(first, core, last)
+        if self.plan is not None:
+            return None
+        ends = (1, 1) if depth > 3 else (int(depth == 3), 0)
+        return Loop(ends[0], max(1, (depth - 2) // 2), ends[1])
+
+
+def _numbers(plan: str) -> tuple[int, ...]:
+    """FIRST, CORE, LOOPS and LAST of a plan."""
+    found = _WRITTEN.fullmatch(plan.strip())
+    assert found is not None, "it was checked"
+    return tuple(int(number or 0) for number in found.groups())
+
+
+def _stacked(make: MakeLayer, count: int, key: Array) -> Any:
+    """So many layers, drawn apart, their arrays with a leading axis."""
+    return hax.vmap(make, Axis("layers", count))(jax.random.split(key, count))
