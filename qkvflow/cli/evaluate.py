@@ -19,15 +19,17 @@ from qkvflow.config.strict import Bound, Count, Share, bound_problems
 from qkvflow.data import (
     NGramModel,
     TokenDataset,
+    TokenSplit,
     coverage_note,
     default_cache_dir,
     load_corpus,
     prepare,
 )
-from qkvflow.models import unroll
+from qkvflow.models import LanguageModel, unroll
 from qkvflow.progress import progress
 from qkvflow.report.table import Table, to_terminal
 from qkvflow.train import evaluate, load_model, read_tokenizer
+from qkvflow.train.depth_curve import depth_curve, depth_table, draw_depth_curve
 from qkvflow.train.evaluation import count_windows
 from qkvflow.train.resume import own_text
 
@@ -48,6 +50,12 @@ class Options:
     """Split of the text."""
     depth: int | None = None
     """Layers at which the weights are sampled; None is the model's own depth."""
+    depths: tuple[int, ...] = ()
+    """Depths in layers to compare: a row for each, with its loss, operations and time."""
+    unit_steps: bool = False
+    """Steps of 1 at every depth, in place of steps whose sum is the same at every depth."""
+    figure: Path | None = None
+    """PNG or PDF file for a figure of the loss over depth; needs --depths."""
     batch_size: Count = 8
     """Windows that are computed at once."""
     tokens: Count | None = None
@@ -58,7 +66,7 @@ class Options:
 
 def run(options: Options) -> None:
     """Print a table with the loss in nats per token and bits per byte."""
-    problems = bound_problems(options)
+    problems = option_problems(options)
     if problems:
         raise ConfigError("The evaluation cannot be made:", problems)
     model = load_model(options.checkpoint)
@@ -67,8 +75,11 @@ def run(options: Options) -> None:
     dataset = prepare(load_corpus(data, limit=documents), tokenizer, default_cache_dir())
     note = coverage_note(dataset, options.least_coverage, [options.split])
     split = dataset[options.split]
+    if options.depths:
+        compare_depths(model, split, f"{data}, {options.split} split", options)
+        return
     if options.depth is not None:
-        model = unroll(model, options.depth)
+        model = unroll(model, options.depth, unit_steps=options.unit_steps)
     length = model.config.max_position_embeddings
     windows = count_windows(split, length, options.tokens)
     with progress("evaluating", total=windows) as advance:
@@ -91,6 +102,42 @@ def run(options: Options) -> None:
     Console().print(to_terminal(Table(heads, tuple(rows))))
     if note is not None:
         print(note)
+
+
+def option_problems(options: Options) -> list[str]:
+    """What does not go together."""
+    problems = bound_problems(options)
+    if options.depths and (options.depth is not None or options.ngrams):
+        problems.append("depths: leave --depth and --ngrams out; they are of one depth.")
+    if options.figure is not None and not options.depths:
+        problems.append("figure: it is of the loss over depth; name --depths.")
+    if options.figure is not None and options.figure.suffix not in (".png", ".pdf"):
+        problems.append(f"figure is {options.figure}; expected a name that ends in .png or .pdf.")
+    return problems
+
+
+def compare_depths(model: LanguageModel, split: TokenSplit, text: str, options: Options) -> None:
+    """Print a table with a row for every depth, and draw it."""
+    length = model.config.max_position_embeddings
+    windows = len(options.depths) * count_windows(split, length, options.tokens)
+    with progress("evaluating", total=windows) as advance:
+        points = depth_curve(
+            model,
+            split,
+            options.depths,
+            length=length,
+            batch_size=options.batch_size,
+            tokens=options.tokens,
+            unit_steps=options.unit_steps,
+            advance=advance,
+        )
+    seen = points[0].evaluation
+    part = "all" if seen.whole else "some"
+    print(f"{text}, {part} {seen.tokens:,} tokens; trained with {model.config.num_layers} layers")
+    Console().print(to_terminal(depth_table(points)))
+    if options.figure is not None:
+        draw_depth_curve(points, model.config.num_layers, options.figure)
+        print(f"The figure is {options.figure}.")
 
 
 def ngram_losses(dataset: TokenDataset, options: Options) -> list[float]:

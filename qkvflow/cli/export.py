@@ -33,6 +33,8 @@ class Options:
     """Directory to write; it must not be there."""
     depth: int | None = None
     """Layers at which the weights are sampled; None is the model's own depth, and its own weights."""
+    unit_steps: bool = False
+    """Steps of 1 at every depth, in place of steps whose sum is the same at every depth."""
     adapter: Path | None = None
     """Directory of an adapter that was trained on this model."""
     basis: int | None = None
@@ -45,7 +47,7 @@ def run(options: Options) -> None:
     if options.adapter is not None:
         model = load_adapter(model, options.adapter, depth=options.depth)
     elif options.depth is not None:
-        model = unroll(model, options.depth)
+        model = unroll(model, options.depth, unit_steps=options.unit_steps)
     if options.basis is not None:
         whole, model = model, into_basis(model, options.basis)
         print(f"Relative error of the weights: {relative_error(whole, options.basis):.2e}.")

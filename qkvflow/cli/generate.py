@@ -35,6 +35,8 @@ class Options:
     """Text to continue."""
     depth: int | None = None
     """Layers at which the weights are sampled; None is the model's own depth."""
+    unit_steps: bool = False
+    """Steps of 1 at every depth, in place of steps whose sum is the same at every depth."""
     tokens: Count = 200
     """Number of tokens to add."""
     temperature: float = 0.8
@@ -57,7 +59,7 @@ def run(options: Options) -> None:
     prompt = np.asarray(read_prompt(tokenizer, options.prompt), np.int32)
     if options.depth is not None:
         with elapsed(f"sampling the weights at {options.depth} layers"):
-            model = unroll(model, options.depth)
+            model = unroll(model, options.depth, unit_steps=options.unit_steps)
     shown = ""
     for ids in continuations(model, prompt, options):
         # A character may be made of several tokens: one that is not whole yet waits for the rest.

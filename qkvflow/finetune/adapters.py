@@ -14,7 +14,7 @@ from qkvflow import __version__
 from qkvflow.config import ConfigError, Gpt2Config, StartConfig
 from qkvflow.config.history import moved_architecture
 from qkvflow.config.strict import read_typed
-from qkvflow.config.variants import ADAPTERS, Adapter
+from qkvflow.config.variants import ADAPTERS, INTEGRATORS, Adapter
 from qkvflow.files import (
     FileError,
     building,
@@ -64,7 +64,7 @@ def save_adapter(model: LanguageModel, start: StartConfig, directory: str | os.P
             "base_digest": start.digest,
             "layers": model.config.num_layers,
             "start": asdict(start),
-            "adapter": model.config.to_dict()["adapter"],
+            **{name: model.config.to_dict()[name] for name in ("adapter", "integrator")},
             "files": {ARRAYS: digest},
         }
         write_sealed(place / RECORD, "adapter", FORMAT, content)
@@ -114,6 +114,9 @@ def load_adapter(
     arrays = read_arrays(path / ARRAYS, content["files"][ARRAYS])
     check_finite(arrays, str(path))
     model = prepared(base, start.depth if depth is None else depth, architecture)
+    if depth is None:
+        steps = dataclasses.replace(model.config, integrator=architecture.integrator)
+        model = dataclasses.replace(model, config=steps)
     own = arrays_of(model)
     problems = shape_problems(arrays, {name: own[name] for name in trained_paths(model, start)})
     if problems:
@@ -126,7 +129,10 @@ def _settings(base: Gpt2Config, content: dict[str, Any], path: Path) -> tuple[St
     try:
         adapter = moved_architecture(content)["adapter"]
         own = None if adapter is None else ADAPTERS.read(adapter)
-        return StartConfig.from_dict(content["start"]), dataclasses.replace(base, adapter=own)
+        # Before it was written down, a base kept its integrator at every depth.
+        integrator = INTEGRATORS.read(content.get("integrator", base.integrator))
+        found = dataclasses.replace(base, adapter=own, integrator=integrator)
+        return StartConfig.from_dict(content["start"]), found
     except ConfigError as error:
         raise FileError(f"{path} cannot be used: {error}") from error
 

@@ -33,7 +33,8 @@ def starting_model(run: RunConfig, seed: int) -> LanguageModel:
             f"{start.checkpoint} holds another model than this run begins with: the digest of its "
             f"arrays is {found[:12]}, expected {start.digest[:12]}. Restore it, or begin another run."
         )
-    return prepared(base, start.depth, run.architecture, seed)
+    model = prepared(base, start.depth, run.architecture, seed)
+    return dataclasses.replace(model, config=run.architecture)  # with the steps that the run has
 
 
 def prepared(

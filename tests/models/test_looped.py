@@ -1,0 +1,167 @@
+"""Layers that are visited several times: against a loop written out by hand, at every depth."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qkvflow.config import ConfigError
+from qkvflow.generate import generate
+from qkvflow.models import at_depth, count_parameters, unroll
+from qkvflow.models.language_model import token_losses
+from qkvflow.models.paths import arrays_of, with_arrays
+from qkvflow.nn.context import Context
+from qkvflow.nn.families.looped import Loop, Looped
+from qkvflow.nn.weights import is_weight
+from tests.support import difference, random_model, small_config, token_ids
+
+PLANS = ("1 + 2x2 + 1", (0, 1, 2, 1, 2, 3), "2x3", "3 + 1x3", "1x5 + 1", (0, 1, 1, 0, 2, 0))
+
+
+def looped(plan, **changes):
+    """A model with six visits, at random parameters."""
+    own = changes.pop("own", ("norms",))
+    weights = {"family": "looped", "plan": plan, "own": own}
+    config = small_config(num_layers=6, weights=weights, **changes)
+    return random_model("looped", config), token_ids(config, length=5)
+
+
+def by_hand(model, ids, order):
+    """The loss, with every visit written out: weights by the layer, norms by the visit."""
+    x = model.embed(ids.array)
+    context = Context(embedding=x)
+    for visit, layer in enumerate(order):
+
+        def entry(curve, visit=visit, layer=layer):
+            chosen = visit if curve.visits is not None else layer
+            return jax.tree.map(lambda array: array[chosen], curve.table)
+
+        curves = jax.tree.leaves(model.transformer.blocks, is_leaf=is_weight)
+        maps = [_without_layers(entry(curve)) for curve in curves]
+        block = jax.tree.unflatten(
+            jax.tree.structure(model.transformer.blocks, is_leaf=is_weight), maps
+        )
+        if visit == 0:
+            context = block.begun(x, context)
+        x = x + block(x, context)[0]
+    logits = model.head(x)
+    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), ids.array[..., None], axis=-1)
+    return -jnp.mean(chosen)
+
+
+def _without_layers(map_):
+    """A map whose arrays have lost their first axis, with the axes that are left."""
+    import haliax as hax
+
+    def named(leaf):
+        return hax.named(leaf.array, leaf.axis_names[1:]) if isinstance(leaf, hax.NamedArray) else leaf
+
+    return jax.tree.map(named, map_, is_leaf=lambda leaf: isinstance(leaf, hax.NamedArray))
+
+
+@pytest.mark.parametrize("flavour", ["gpt2", "modern"])
+def test_a_looped_model_is_the_loop_written_out_values_and_gradients(flavour):
+    model, ids = looped("1 + 2x2 + 1", flavour=flavour)
+    arrays = arrays_of(model)
+    ours = jax.jit(
+        jax.value_and_grad(
+            lambda a: jnp.mean(token_losses(with_arrays(model, a), ids.array, ids.array))
+        )
+    )
+    hand = jax.jit(
+        jax.value_and_grad(lambda a: by_hand(with_arrays(model, a), ids, (0, 1, 2, 1, 2, 3)))
+    )
+    (value, gradient), (expected, expected_gradient) = ours(arrays), hand(arrays)
+    assert abs(float(value) - float(expected)) < 1e-5
+    for path, found in gradient.items():
+        scale = max(1.0, float(jnp.max(jnp.abs(expected_gradient[path]))))
+        error = difference(found, expected_gradient[path]) / scale
+        assert error < 2e-5, f"{path}: {error}"
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_plan_unrolls_to_itself_and_generates_as_without_caches(plan):
+    """One cache for two visits of a layer would show here."""
+    model, ids = looped(plan)
+    ordinary = unroll(model, 6)
+    assert difference(model(ids).array, ordinary(ids).array) < 1e-5
+    cached = generate(model, ids, 6, temperature=0.0).array
+    seen = ids.array
+    for _ in range(6):
+        logits = ordinary(token_array(seen)).array[:, -1]
+        seen = jnp.concatenate([seen, jnp.argmax(logits, axis=-1)[:, None]], axis=1)
+    assert np.array_equal(cached[:, -6:], seen[:, -6:])
+
+
+def token_array(ids):
+    import haliax as hax
+
+    return hax.named(ids, ("batch", "position"))
+
+
+def test_only_distinct_layers_have_weights_and_every_visit_its_norms():
+    model, _ = looped("1 + 2x2 + 1")
+    own, _ = looped("1 + 2x2 + 1", own=("norms", "attention"))
+    plain, _ = looped((0, 1, 2, 3, 4, 5))
+    table = {path: found.axes[0].size for path, found in model.parameters().items() if "table" in path}
+    assert {size for path, size in table.items() if "norm" in path} == {6}
+    assert {size for path, size in table.items() if "norm" not in path} == {4}
+    of_own = own.parameters()
+    assert all(of_own[path].axes[0].size == 6 for path in of_own if "attention.part" in path)
+    counts = [count_parameters(each).total for each in (model, own, plain)]
+    assert counts == sorted(counts) and len({*counts}) == 3
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 7, 8, 12])
+def test_more_loops_and_fewer(depth):
+    """At another depth first and last layers stay, and the core is visited more or less often."""
+    model, ids = looped("1 + 2x2 + 1")
+    view = at_depth(model, depth)
+    order = Loop(1, 2, 1).order(depth)
+    curves = jax.tree.leaves(view.transformer.blocks, is_leaf=is_weight)
+    of_layers = [curve for curve in curves if curve.visits is None]
+    assert of_layers and {curve.order for curve in of_layers} == {order}
+    assert order[-1] == 3 and len(order) == depth
+    assert abs(float(np.sum(view.plan().sizes)) - 6.0) < 1e-5, "the sum of steps"
+    assert difference(view(ids).array, unroll(model, depth)(ids).array) < 1e-5
+
+
+def test_a_visit_at_another_depth_is_like_one_of_the_same_layer():
+    loop = Loop(1, 2, 1)
+    assert loop.visits_of(6, 6) == (0, 1, 2, 3, 4, 5)
+    for depth in (2, 4, 8, 10):
+        order, known = loop.order(depth), loop.order(6)
+        assert [known[visit] for visit in loop.visits_of(depth, 6)] == [*order]
+    assert loop.visits_of(8, 6) == (0, 1, 2, 1, 2, 3, 4, 5)
+
+
+def test_a_plan_that_is_a_list_has_one_depth():
+    model, _ = looped((0, 1, 2, 1, 2, 3))
+    with pytest.raises(ConfigError, match=r"its plan is a list of 6 visits; write it as 1 \+ 2x2 \+ 1"):
+        unroll(model, 8)
+
+
+def test_an_adapter_goes_around_a_looped_curve_at_every_depth():
+    model, ids = looped("1 + 2x2 + 1", adapter={"method": "depth_lora", "rank": 2})
+    assert isinstance(model.transformer.blocks.parts["mlp"].part.up.base, Looped)
+    deeper = at_depth(model, 8)
+    assert deeper.transformer.blocks.parts["mlp"].part.up.base.order == Loop(1, 2, 1).order(8)
+    assert difference(deeper(ids).array, unroll(model, 8)(ids).array) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("weights", "sentence"),
+    [
+        ({"plan": "1 + 2"}, r"plan is '1 \+ 2'; expected FIRST \+ CORExLOOPS \+ LAST"),
+        ({"plan": "1 + 2x0 + 1"}, "expected FIRST"),
+        ({"plan": "0x4"}, "expected FIRST"),
+        ({"plan": [0, 2, 1, 3, 5]}, "every one, from 0 on, is visited"),
+        ({"plan": []}, "every one, from 0 on, is visited"),
+        ({"plan": [0, -1]}, "every one, from 0 on, is visited"),
+        ({"plan": "1 + 2x2 + 1"}, "the plan has 6 visits and num_layers is 5; set num_layers to 6"),
+        ({"own": ["head"]}, "own names 'head'; expected some of norms, attention, mlp"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_a_sentence(weights, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        small_config(weights={"family": "looped", **weights}, num_layers=5, parts=("attention", "mlp"))
