@@ -7,6 +7,8 @@ is in the table of what it belongs to: `weights: {family: gated, gate: both}`.
 Version 2 had a factor on the learning rate of each of four groups of arrays (`head_multiplier`), which
 are now `groups` of the optimizer.
 
+Version 3 had no settings of the depths of training steps but the depths themselves.
+
 Records and checkpoints say by which version they were written; what says nothing is of version 1.
 Tables stay tables here: a switch that is no longer there can still be read, and is refused when it is
 to run.
@@ -15,7 +17,7 @@ to run.
 from collections.abc import Mapping
 from typing import Any
 
-VERSION = 3
+VERSION = 4
 """Of the layout that `RunConfig.to_dict` writes."""
 _CAME_LATER: dict[str, Any] = {
     "final_tokens": None,
@@ -23,6 +25,8 @@ _CAME_LATER: dict[str, Any] = {
     "plugins": [],
     "depths": [],
     "least_coverage": 0.99,
+    "depth_weights": [],
+    **dict.fromkeys(("depth_jitter", "deepen_at", "taught"), 0.0),
 }
 _CAME_LATER_TO_ARCHITECTURE: dict[str, Any] = {
     "time_frequency": 1000.0,

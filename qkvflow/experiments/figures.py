@@ -103,6 +103,22 @@ def draw_efficiency(summary: Summaries, directory: Path, baselines: Mapping[str,
         _name_arms(axes)
 
 
+def draw_over_depth(found: Mapping[str, Mapping[int, Sample]], directory: Path) -> None:
+    """`depth_curves`: the loss of every arm over the number of layers that it is run with."""
+    depths = sorted({depth for of in found.values() for depth in of})
+    with figure(both(directory, "depth_curves"), 6.4, 4.0) as axes:
+        for i, (arm, of) in enumerate(found.items()):
+            half = [0.0 if sample.half_width is None else sample.half_width for sample in of.values()]
+            style = {**appearance(i), "linestyle": line_style(i), "capsize": 3, "label": arm}
+            axes.errorbar(list(of), [sample.mean for sample in of.values()], yerr=half, **style)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(depths, list(map(str, depths)))
+        axes.minorticks_off()
+        axes.set_xlabel("layers")
+        axes.set_ylabel("valid loss, nats per token\n(mean and 95% interval)")
+        _name_arms(axes)
+
+
 def _around(baselines: Mapping[str, float], low: float, high: float) -> dict[str, float]:
     """The baselines from the next one below a range of losses to the next one above it."""
     below = max((loss for loss in baselines.values() if loss < low), default=low)

@@ -14,6 +14,7 @@ from qkvflow.experiments.records import Choices, Failed, Record
 from qkvflow.experiments.starts import started_run
 from qkvflow.experiments.store import read_record
 from qkvflow.files import FileError
+from qkvflow.models import at_depth
 from qkvflow.plugins import check_same
 from qkvflow.provenance import plugins_in
 from qkvflow.train.resume import open_data
@@ -33,6 +34,8 @@ class Job:
     digest: str | None = None
     """Of the text; None: what it starts from is gone, and with it how the text was read."""
     test: bool = False
+    depths: tuple[int, ...] = ()
+    """Depths at which the trained model is judged, beside its own."""
     keep_gates: bool = False
     problem: str | None = None
     """Why it cannot be run."""
@@ -68,7 +71,8 @@ class Job:
                 "Restore it, or choose another directory with --out."
             )
         check_same(f"The record of {self.out}", plugins_in(record.origin.versions))
-        return record.test is not None or not self.test
+        has_depths = {*self.depths} <= {each.depth for each in record.depths}
+        return has_depths and (record.test is not None or not self.test)
 
     def _is_of(self, run: RunConfig | None) -> bool:
         """Whether a run is this one; what it starts from may lie elsewhere: it has a digest."""
@@ -129,7 +133,9 @@ def _runs_of(
         found = [started_run(arm, arm.start, seed, out) for seed in seeds]
         size = found[0].architecture.vocab_size
         runs = [matched_run(plan, arm, size, run) for run in found]
-    Learner.of(runs[0], runs[0].model_config(size))
+    learner = Learner.of(runs[0], runs[0].model_config(size))
+    for depth in plan.depths:
+        at_depth(learner.model, depth).plan()
     if plan.sweep is not None:
         _sweep_run(runs[0], plan.sweep)
     return list(zip(seeds, runs))
@@ -169,5 +175,6 @@ def run_jobs(plan: Plan, out: Path, choices: Choices) -> list[Job]:
                 run = run if rate is None else with_learning_rate(run, rate)
                 problem = None if rate else "It has no learning rate: every run of its sweep failed."
             job = Job(arm, run, out, f"runs/{arm}/seed-{seed}", texts.digest(run))
-            jobs.append(dataclasses.replace(job, test=plan.test, keep_gates=True, problem=problem))
+            job = dataclasses.replace(job, test=plan.test, depths=plan.depths)
+            jobs.append(dataclasses.replace(job, keep_gates=True, problem=problem))
     return jobs

@@ -14,6 +14,7 @@
     reference: standard
     margin: 0.01
     contrasts: [[shared, standard], [narrow, shared]]   # what the plan is about; without: all pairs
+    depths: [2, 4, 8]     # every trained model is also judged with so many layers
     plugins: [mine.py]    # Python files that register what the runs name; docs/extending.md
 
 Every arm sees the same text in the same order under the same seed, and draws its weights from the same
@@ -38,6 +39,7 @@ from qkvflow.config import ConfigError, RunConfig, nearest, strict
 from qkvflow.config.history import moved_run
 from qkvflow.config.run_config import LARGEST_SEED, MOST_SEEDS
 from qkvflow.config.strict import (
+    LAYERS,
     Config,
     Count,
     Depth,
@@ -189,6 +191,8 @@ class Plan(Config):
     """Pairs of arms that the plan is about, for which tests are corrected; None: all pairs."""
     plugins: tuple[str, ...] = ()
     """Python files that register what the runs name."""
+    depths: tuple[Depth, ...] = ()
+    """Depths in layers at which every trained model is judged, beside its own."""
 
     def problems(self) -> list[str]:
         """What does not fit together."""
@@ -217,6 +221,7 @@ class Plan(Config):
             "seeds": _read_seeds(fields.get("seeds", 5), problems),
             "sweep": _read_sweep(fields.get("sweep"), problems),
             "contrasts": _read_contrasts(fields.get("contrasts"), problems),
+            "depths": _read_depths(fields.get("depths", []), problems),
             "reference": fields.get("reference", arms[0].name if arms else ""),
         }
         with _collected(problems):
@@ -241,8 +246,9 @@ class Plan(Config):
     def fields(self) -> dict[str, Any]:
         """The plain tables that `Plan.of` makes this plan of."""
         fields = to_dict(self)
-        if self.contrasts is None:
-            del fields["contrasts"]
+        for name in ("contrasts", "depths"):
+            if not getattr(self, name):
+                del fields[name]
         return {**fields, "arms": {arm.name: dict(arm.changes) for arm in self.arms}}
 
     @property
@@ -469,6 +475,15 @@ def _read_contrasts(given: Any, problems: list[str]) -> tuple[Pair, ...] | None:
         problems.append(f"contrasts is {given!r}; expected a list of pairs, [[ARM, ARM], ...].")
         return None
     return tuple((str(first), str(second)) for first, second in given)
+
+
+def _read_depths(given: Any, problems: list[str]) -> tuple[int, ...]:
+    depths = tuple(given) if isinstance(given, list) else ()
+    are_depths = all(matches(depth, int) and 1 <= depth < LAYERS for depth in depths)
+    if not isinstance(given, list) or not are_depths or len({*depths}) < len(depths):
+        problems.append(f"depths is {shown(given)}; expected different numbers of layers, [2, 4, 8].")
+        return ()
+    return depths
 
 
 def rate_name(rate: float) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from qkvflow import train
 from qkvflow.config import ConfigError, RunConfig
 from qkvflow.experiments.matching import shapes_of
-from qkvflow.experiments.records import Costs, Evaluation, Failed, Finished, Origin, Point
+from qkvflow.experiments.records import AtDepth, Costs, Evaluation, Failed, Finished, Origin, Point
 from qkvflow.models import count_parameters, forward_flops
 from qkvflow.provenance import machine, now, versions
 from qkvflow.train import TrainingError, read_metrics
@@ -28,6 +28,7 @@ def finished_record(
     *,
     began: str,
     test: train.Evaluation | None,
+    depths: tuple[AtDepth, ...] = (),
 ) -> Finished:
     """The record of a run that has taken all its steps.
 
@@ -38,6 +39,7 @@ def finished_record(
     final = [record for record in metrics if record["kind"] == "final"][-1]
     memory = [record["memory_bytes"] for record in metrics if record["kind"] == "compiled"]
     losses = [final["loss"], final["bits_per_byte"]] + ([] if test is None else [test.loss])
+    losses += [each.loss for each in depths]
     if not all(loss is not None and math.isfinite(loss) for loss in losses):
         raise TrainingError("The loss is not finite at the end; try a smaller learning rate.")
     return Finished(
@@ -57,6 +59,7 @@ def finished_record(
             if record["kind"] == "valid" and record["loss"] is not None
         ),
         tuple(record["text"] for record in metrics if record["kind"] == "note"),
+        depths,
     )
 
 

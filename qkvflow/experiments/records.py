@@ -65,6 +65,16 @@ class Origin:
     """Experiment and place of the record that this one is a copy of."""
 
 
+@dataclass(frozen=True)
+class AtDepth:
+    """A trained model with another number of layers, on the whole valid split."""
+
+    depth: int
+    loss: float
+    bits_per_byte: float
+    flops_per_token: float
+
+
 class Point(NamedTuple):
     """One evaluation during training, on a fixed part of the valid split."""
 
@@ -101,6 +111,8 @@ class Finished(Ended):
     ms_per_step: float
     curve: tuple[Point, ...]
     notes: tuple[str, ...] = ()
+    depths: tuple[AtDepth, ...] = ()
+    """At the depths that the plan names."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +152,8 @@ def record_to_json(record: Record) -> Json:
     flat |= {"status": "failed" if isinstance(record, Failed) else "finished"}
     for name, value in table.items():
         flat |= value if name in ("origin", "costs") else {name: value}
-    source = flat.pop("taken_from")
-    return flat if source is None else {**flat, "taken_from": source}
+    most: Json = {"taken_from": None, "depths": []}
+    return {name: value for name, value in flat.items() if name not in most or value != most[name]}
 
 
 def record_of_json(content: Any, where: str) -> Record:
@@ -185,6 +197,7 @@ def _record(content: Json) -> Record:
         "costs": _part(Costs, content),
         "curve": tuple(map(_point, content["curve"])),
         "notes": tuple(content["notes"]),
+        "depths": tuple(_part(AtDepth, each) for each in content.get("depths", ())),
     }
     return _part(Finished, {**content, **read})
 

@@ -9,14 +9,14 @@ from qkvflow.experiments import figures, tables
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Failed, Finished, Record, finished
 from qkvflow.experiments.results import Experiment
-from qkvflow.experiments.summary import Comparison, Summary
+from qkvflow.experiments.summary import Comparison, Summary, losses_over_depth
 from qkvflow.files import file_errors, write_text
 from qkvflow.report.page import Heading, Item, Paragraph, Picture, write_both
 from qkvflow.report.table import of_markdown, to_latex
 
 MOST_PAIRS = 60
 """Exploratory pairs that a page has room for."""
-IN_TEXT = ("efficiency_with_error", "learning_curves", "forest")
+IN_TEXT = ("efficiency_with_error", "learning_curves", "depth_curves", "forest")
 """Figures that report.md shows, and that are kept with it; the others say what a table says."""
 
 
@@ -27,6 +27,9 @@ def experiment_page(title: str, experiment: Experiment, pictures: Mapping[str, P
     page.append(Paragraph(_what(plan, records)))
     page.append(tables.losses(experiment.summary, baselines, records[0].run["length"]))
     page += _pictures(pictures, "statistical_performance", "learning_curves")
+    over_depth = losses_over_depth(records)
+    if over_depth:
+        page += [tables.over_depth(over_depth), *_pictures(pictures, "depth_curves")]
     if baselines and experiment.summary:
         page.append(tables.passed(records, baselines))
     if experiment.tests:
@@ -126,6 +129,7 @@ def _pictures(pictures: Mapping[str, Path], *names: str) -> list[Item]:
         "n-grams of the same text.",
         "learning_curves": "Valid loss in training, on a part of the split; below, to the reference "
         "(if steps are equal).",
+        "depth_curves": "Valid loss of every model over the number of layers that it is run with.",
         "forest": "Differences to the reference, or the contrasts of the plan; grey: the margin within "
         "which they count as none.",
         "gates": "Gates of the best model that has some, one run, sorted by their change over depth.",
@@ -147,6 +151,10 @@ def draw_all(experiment: Experiment, directory: Path) -> dict[str, Path]:
         figures.draw_efficiency(summary, directory, experiment.baselines)
         figures.draw_curves(experiment.records, directory, experiment.baselines, plan.reference)
         drawn += ["efficiency_with_error", "learning_curves"]
+    over_depth = losses_over_depth(experiment.records)
+    if 0 < len(over_depth) <= figures.MOST:
+        figures.draw_over_depth(over_depth, directory)
+        drawn += ["depth_curves"]
     reference = plan.reference if plan.contrasts is None else None
     if any(reference in (None, test.first, test.second) for test in experiment.tests):
         figures.draw_forest(experiment.tests, reference, directory)

@@ -17,17 +17,26 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from qkvflow.data import TokenDataset
+from qkvflow.data import TokenDataset, TokenSplit
 from qkvflow.experiments.gates import save_gates
 from qkvflow.experiments.jobs import Job, Texts, planned_runs, run_jobs, sweep_jobs
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.recording import costs_of, failed_record, finished_record
-from qkvflow.experiments.records import Choice, Choices, Failed, Record, choices_to_json, chosen
+from qkvflow.experiments.records import (
+    AtDepth,
+    Choice,
+    Choices,
+    Failed,
+    Record,
+    choices_to_json,
+    chosen,
+)
 from qkvflow.experiments.results import read_choices, save_plan
 from qkvflow.experiments.reuse import take_over
 from qkvflow.experiments.store import loose_path, recorded_plan, write_record
 from qkvflow.files import set_aside, write_json
 from qkvflow.lock import HeldError, locked, waiting
+from qkvflow.models import LanguageModel, forward_flops, unroll
 from qkvflow.provenance import now
 from qkvflow.train import Sink, evaluate, load_model, read_metrics, train
 from qkvflow.train.resume import final_damage, open_data
@@ -171,11 +180,26 @@ def _finish(job: Job, sinks: Sequence[Sink], began: str) -> Record:
     if job.test:
         size = job.run.batch_size // job.run.accumulate
         test = evaluate(model, data["test"], length=job.run.length, batch_size=size)
-    record = finished_record(job.arm, job.run, job.out, data.digest, known, began=began, test=test)
+    depths = judged_at_depths(model, data["valid"], job)
+    record = finished_record(
+        job.arm, job.run, job.out, data.digest, known, began=began, test=test, depths=depths
+    )
     if job.keep_gates:
         save_gates(model, job.root, job.place)
     shutil.rmtree(job.out / "checkpoints", ignore_errors=True)
     return record
+
+
+def judged_at_depths(model: LanguageModel, split: TokenSplit, job: Job) -> tuple[AtDepth, ...]:
+    """A trained model at the depths of a job, on a whole split."""
+    length, size = job.run.length, job.run.batch_size // job.run.accumulate
+    found = []
+    for depth in job.depths:
+        other = unroll(model, depth)
+        seen = evaluate(other, split, length=length, batch_size=size)
+        flops = forward_flops(other, 1, length) / length
+        found.append(AtDepth(depth, seen.loss, seen.bits_per_byte, flops))
+    return tuple(found)
 
 
 def _set_aside_what_is_lost(out: Path) -> None:

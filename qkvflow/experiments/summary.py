@@ -279,6 +279,20 @@ def _over_family(
     return statistics.holm({pair: p_values.get(pair, 1.0) for pair in family})
 
 
+def losses_over_depth(records: Sequence[Record]) -> dict[str, dict[int, Sample]]:
+    """The valid loss of every arm at every depth that its runs were judged at, its own among them."""
+    found: dict[str, dict[int, Sample]] = {}
+    for arm, runs in by_arm(records).items():
+        if not any(run.depths for run in runs):
+            continue
+        own = runs[0].run["architecture"]["num_layers"]
+        losses: dict[int, list[float]] = {own: [run.valid.loss for run in runs]}
+        for each in (each for run in runs for each in run.depths if each.depth != own):
+            losses.setdefault(each.depth, []).append(each.loss)
+        found[arm] = {depth: summarise(losses[depth]) for depth in sorted(losses)}
+    return found
+
+
 def first_below(loss: float, record: Finished) -> Point | None:
     """The first evaluation in training at which the valid loss was below this one."""
     return next((point for point in record.curve if point.loss < loss), None)

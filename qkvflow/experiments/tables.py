@@ -56,6 +56,16 @@ def losses(summary: _Summaries, baselines: Mapping[str, float], length: int | No
     return Table(heads, tuple(rows), "Loss", note)
 
 
+def over_depth(found: Mapping[str, Mapping[int, Sample]]) -> Table:
+    """The loss of every model at every depth that it was judged at."""
+    depths = sorted({depth for of in found.values() for depth in of})
+    rows = tuple(
+        (arm, *(mean_and_half(of.get(depth)) for depth in depths)) for arm, of in found.items()
+    )
+    note = f"Nats per token on the whole valid split, with so many layers, {_OVER_SEEDS}."
+    return Table(("model", *map(str, depths)), rows, "Loss over depth", note)
+
+
 def side_by_side(experiments: Mapping[str, _Summaries]) -> Table:
     """The losses of several experiments, model by model."""
     names = dict.fromkeys(name for summary in experiments.values() for name in summary)

@@ -46,6 +46,6 @@ _PRESETS = (
     ),
     Preset("hybrid", "one layer's weights, gated by depth, Euler steps", "gated", integrator="euler"),
     Preset("shared", "one layer's weights at every depth: the control", "shared"),
-    Preset("looped", "own first and last layers, and a core between them that is visited twice", "looped"),
+    Preset("looped", "own first and last layers around a core that is visited twice", "looped"),
 )
 MODELS: Mapping[str, Preset] = MappingProxyType({preset.name: preset for preset in _PRESETS})

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from qkvflow.data import TokenSplit
@@ -39,13 +40,13 @@ def depth_curve(
     Raises:
         ConfigError: the model has no such depth, or is too large there.
     """
-    sizes = {"length": length, "batch_size": batch_size}
+    judged = partial(evaluate, split=split, length=length, batch_size=batch_size)
     sampled = [(depth, unroll(model, depth, unit_steps=unit_steps)) for depth in depths]
     points = []
     for depth, at_this in sampled:
-        evaluate(at_this, split, **sizes, tokens=batch_size * length)  # compiles
+        judged(at_this, tokens=batch_size * length)  # compiles
         begun = time.perf_counter()
-        found = evaluate(at_this, split, **sizes, tokens=tokens, advance=advance)
+        found = judged(at_this, tokens=tokens, advance=advance)
         spent = 1e6 * (time.perf_counter() - begun) / found.tokens
         flops = forward_flops(at_this, 1, length) / length
         points.append(DepthPoint(depth, found, flops, spent))

@@ -14,7 +14,7 @@ from tests.train.support import write_text
 @pytest.fixture(scope="session")
 def _trained(tmp_path_factory):
     directory = tmp_path_factory.mktemp("trained")
-    plan = Plan.of(tiny_fields(write_text(directory / "text.txt"), test=True))
+    plan = Plan.of(tiny_fields(write_text(directory / "text.txt"), test=True, depths=[1, 2]))
     ordinary = jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow")
     with pytest.MonkeyPatch.context() as patch, ordinary[0], ordinary[1]:
         patch.setenv("QKVFLOW_CACHE", str(directory / "cache"))

@@ -90,7 +90,7 @@ def made_up_failure(arm, seed, rate=1e-3):
 def made_up_run(steps, rate, length):
     """The settings that a report speaks of."""
     common = {"batch_size": 4, "length": length, "data": "x.txt", "tokenizer": "byte"}
-    architecture, optimizer = {"hidden_dim": 16}, {"learning_rate": rate}
+    architecture, optimizer = {"hidden_dim": 16, "num_layers": 2}, {"learning_rate": rate}
     return {**common, "steps": steps, "architecture": architecture, "optimizer": optimizer}
 
 

@@ -18,9 +18,11 @@ from qkvflow.experiments import figures
 from qkvflow.experiments.figures import draw_gates
 from qkvflow.experiments.gates import gate_use
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.records import Choice, Failed, Point
+from qkvflow.experiments.records import AtDepth, Choice, Failed, Point
 from qkvflow.experiments.report import draw_all, name_of, write_report, write_table
 from qkvflow.experiments.results import Experiment
+from qkvflow.experiments.summary import losses_over_depth
+from qkvflow.experiments.tables import over_depth
 from qkvflow.report import figures as drawing
 from qkvflow.report.figures import appearance, line_style
 from tests.browser import COUNT_PARTS, look_at, needs_chromium
@@ -42,7 +44,10 @@ def experiment(tmp_path):
     arms["third"]["parameters_of"] = "gated"
     plan = Plan.of(tiny_fields("x.txt", arms=arms, seeds=3))
     records = [
-        made_up_record(arm, seed, loss, parameters=parameters)
+        dataclasses.replace(
+            made_up_record(arm, seed, loss, parameters=parameters),
+            depths=(AtDepth(1, loss + 0.5, 3.0, 1e5), AtDepth(4, loss - 0.125, 3.0, 1e6)),
+        )
         for (arm, losses), parameters in zip(LOSSES.items(), (4000, 1000, 2000), strict=True)
         for seed, loss in enumerate(losses)
     ]
@@ -68,6 +73,7 @@ def test_every_figure_is_a_png_and_a_pdf_with_fonts(experiment, tmp_path):
         "efficiency_with_error",
         "speed_comparison",
         "learning_curves",
+        "depth_curves",
         "forest",
         "sweep",
         "gates",
@@ -92,6 +98,19 @@ def kept(monkeypatch):
     for module in (figures, drawing):
         monkeypatch.setattr(module, "canvas", keeping)
     return figures_of
+
+
+def test_losses_over_depth_have_a_table_and_a_figure(experiment, tmp_path, kept):
+    draw_all(experiment, tmp_path / "figures")
+    lines = [bar[0].get_xydata() for bar in kept["depth_curves"].axes[0].containers]
+    assert [line[:, 0].tolist() for line in lines] == [[1, 2, 4]] * 3
+    standard = np.mean(LOSSES["standard"])
+    assert np.allclose(lines[0][:, 1], [standard + 0.5, standard, standard - 0.125])
+    table = over_depth(losses_over_depth(experiment.records))
+    assert table.heads == ("model", "1", "2", "4")
+    assert table.rows[0][2].startswith(f"{standard:.4f} +- ")
+    page = write_report([experiment], "A title")[1].read_text()
+    assert "Loss over depth" in page and "depth_curves.png" in page
 
 
 def test_figures_show_seeds_bands_what_is_pareto_optimal_and_the_margin(experiment, tmp_path, kept):

@@ -20,7 +20,9 @@ from qkvflow.experiments.records import Choice, Failed, Finished, chosen, finish
 from qkvflow.experiments.results import read_choices, read_experiment, write_results
 from qkvflow.experiments.runner import StoppedError, Watcher, complete, tune
 from qkvflow.experiments.slurm import submit
-from qkvflow.train import Sink
+from qkvflow.experiments.summary import losses_over_depth
+from qkvflow.models import unroll
+from qkvflow.train import Sink, evaluate, load_model
 from qkvflow.train.program import Program
 from qkvflow.train.resume import open_data
 from tests.experiments.support import (
@@ -33,6 +35,22 @@ from tests.experiments.support import (
 )
 
 ROOT = Path(__file__).parent.parent.parent
+
+
+def test_a_trained_model_is_judged_at_the_depths_of_the_plan(done):
+    plan, out = done
+    for run in read_experiment(out).records:
+        assert [each.depth for each in run.depths] == [1, 2]
+        assert run.depths[1].loss == run.valid.loss, "its own depth"
+        assert run.depths[0].flops_per_token < run.depths[1].flops_per_token
+    final = out / "runs" / run.arm / f"seed-{run.seed}" / "final"
+    split = open_data(plan.arm(run.arm).run)["valid"]
+    model = unroll(load_model(final), 1)
+    assert evaluate(model, split, length=16, batch_size=4).loss == run.depths[0].loss
+    over = losses_over_depth(read_experiment(out).records)
+    assert over.keys() == {"standard", "gated"} and [*over["gated"]] == [1, 2]
+    deeper = Plan.of({**plan.fields, "depths": [1, 2, 3]})
+    assert not any(job.is_finished for job in run_jobs(deeper, out, {}))
 
 
 def test_a_finished_run_is_never_run_again(done):
