@@ -17,6 +17,7 @@ from qkvflow.config import ConfigError
 from qkvflow.experiments.jobs import run_jobs
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Choice, Failed, Finished, chosen, finished, record_to_json
+from qkvflow.experiments.report import write_report
 from qkvflow.experiments.results import read_choices, read_experiment, write_results
 from qkvflow.experiments.runner import StoppedError, Watcher, complete, tune
 from qkvflow.experiments.slurm import submit
@@ -58,6 +59,15 @@ def test_a_run_that_lost_its_record_and_a_file_is_run_again(text, tmp_path, lost
     assert isinstance(again, Finished)
     assert again.valid == record.valid
     assert (path / "final" / "model.safetensors").read_bytes() == before
+
+
+def test_a_text_whose_name_is_no_utf_8(text, tmp_path):
+    name = tmp_path / os.fsdecode(b"t\xe9xt.txt")
+    name.write_text(text.read_text())
+    plan = Plan.of(tiny_fields(name, seeds=1, arms={"standard": {"model": "standard"}}))
+    assert run_all(plan, tmp_path / "out") == [("standard", 0)]
+    assert run_all(plan, tmp_path / "out") == []
+    write_report([read_experiment(tmp_path / "out")], "a page")
 
 
 class StopsAt(Sink, Counter):
