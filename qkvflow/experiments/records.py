@@ -17,13 +17,15 @@ from qkvflow.files import FileError
 SCHEMA = 2
 """Of the records that are written now; older ones are read."""
 _REPORTED: dict[str, Any] = {
-    "data": str,
-    "steps": int,
-    "length": int,
-    "optimizer.learning_rate": float,
-    "architecture.hidden_dim": int,
+    "run.optimizer.learning_rate": float,
+    "run.architecture.hidden_dim": int,
+    **dict.fromkeys(("run.data", "run.tokenizer", "machine.processor", "machine.system"), str),
+    **dict.fromkeys(("run.steps", "run.batch_size", "run.length"), int),
+    "machine.cores": int | None,
 }
-"""Settings of a run that a report needs, with their types."""
+"""What a report needs of the tables of a record, with its types."""
+LARGEST = 1e100
+"""What measured numbers are below, so that sums of their squares are finite."""
 T = TypeVar("T")
 Json = dict[str, Any]
 
@@ -172,11 +174,15 @@ def _record(content: Json) -> Record:
         )
     layout = content["layout"] if schema > 1 else 1
     run, origin = history.current_run(content["run"], layout), _part(Origin, content)
-    _check_run(run)
+    _check_reported({"run": run, "machine": origin.machine})
     if content["status"] not in ("finished", "failed"):
         raise ValueError(f"its status is {shown(content['status'])}")
     if content["status"] == "failed":
-        return _part(Failed, {**content, "run": run, "origin": origin})
+        failed = _part(Failed, {**content, "run": run, "origin": origin})
+        if not failed.error.strip():
+            raise ValueError("it failed, and its error is empty")
+        return failed
+    _check_measured([value for name, value in content.items() if name != "run"])
     read = {
         "run": run,
         "origin": origin,
@@ -203,14 +209,24 @@ def checked(part: T) -> T:
     return part
 
 
-def _check_run(run: Json) -> None:
-    """Refuse settings without those that a report is made of."""
-    tables = {"": run, "optimizer.": run["optimizer"], "architecture.": run["architecture"]}
+def _check_reported(tables: Json) -> None:
+    """Refuse tables without what a report is made of."""
     for path, kind in _REPORTED.items():
-        table, _, name = path.rpartition(".")
-        value = tables[f"{table}." if table else ""][name]
+        value: Any = tables
+        for name in path.split("."):
+            value = value[name]
         if not matches(value, kind):
-            raise ValueError(f"run.{path} is {shown(value)}; expected {describe(kind)}")
+            raise ValueError(f"{path} is {shown(value)}; expected {describe(kind)}")
+
+
+def _check_measured(value: Any) -> None:
+    """Refuse numbers, in whatever lists and tables, that no run has."""
+    inside = value.values() if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping | list):
+        for each in inside:
+            _check_measured(each)
+    elif isinstance(value, int | float) and not abs(value) < LARGEST:
+        raise ValueError(f"it has the number {shown(value)}; expected numbers below {LARGEST:g}")
 
 
 def _point(values: Any) -> Point:
