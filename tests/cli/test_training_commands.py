@@ -1,9 +1,11 @@
 """train, evaluate and generate as a person uses them, and what they say to hostile input."""
 
+import importlib
 import os
 import re
 import shutil
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import jax
@@ -107,6 +109,47 @@ def test_evaluate_takes_the_text_of_the_run_where_none_is_named(trained, tmp_pat
     shutil.copytree(run / "final", tmp_path / "apart")
     assert main(["evaluate", "--checkpoint", str(tmp_path / "apart")]) == 2
     assert "was trained on; name one with --data" in capsys.readouterr().err
+
+
+def test_evaluate_says_that_the_text_of_the_run_is_another_one_now(trained, tmp_path, capsys):
+    run = shutil.copytree(trained[0], tmp_path / "run", symlinks=True)
+    before = trained[1].read_text()
+    sentence = "This is another text than the model was trained on: the digest of "
+    try:
+        trained[1].write_text(before.replace("weights", "layer"))
+        for place in (run, run / "checkpoints" / "best"):
+            assert main(["evaluate", "--checkpoint", str(place)]) == 0
+            assert f"{sentence}{trained[1]} was " in capsys.readouterr().out
+        assert main(["evaluate", "--checkpoint", str(run), "--data", str(trained[1])]) == 0
+        assert sentence not in capsys.readouterr().out, "it was named"
+    finally:
+        trained[1].write_text(before)
+    assert main(["evaluate", "--checkpoint", str(run)]) == 0
+    assert sentence not in capsys.readouterr().out
+
+
+def test_what_takes_long_is_shown_while_it_lasts(trained, tmp_path, monkeypatch):
+    """Weights of a thousand layers take minutes: so does compiling them."""
+    shown = []
+
+    @contextmanager
+    def keeping(description):
+        shown.append(description)
+        yield
+
+    for name in ("generate", "evaluate", "export"):
+        monkeypatch.setattr(importlib.import_module(f"qkvflow.cli.{name}"), "elapsed", keeping)
+    given = ["--checkpoint", str(trained[0]), "--depth", "3"]
+    assert main(["generate", *given, "--prompt", "a", "--tokens", "2"]) == 0
+    assert main(["evaluate", *given, "--tokens", "64"]) == 0
+    assert main(["export", *given, "--out", str(tmp_path / "three")]) == 0
+    assert shown == [
+        "sampling the weights at 3 layers",
+        "compiling, then generating 2 tokens with 3 layers",
+        "sampling the weights at 3 layers",
+        "compiling, then evaluating with 3 layers",
+        "sampling the weights at 3 layers",
+    ]
 
 
 def test_evaluate_says_what_the_tokenizer_loses_and_refuses_too_much(trained, tmp_path, capsys):
