@@ -8,10 +8,18 @@ that is no longer there can still be read, reported and packed; only running nee
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from qkvflow.config import history
-from qkvflow.config.strict import describe, matches, shown, to_dict, type_problems
+from qkvflow.config.strict import (
+    Bound,
+    bound_problems,
+    describe,
+    matches,
+    shown,
+    to_dict,
+    type_problems,
+)
 from qkvflow.files import FileError
 
 SCHEMA = 2
@@ -47,7 +55,7 @@ class Evaluation:
 class Costs:
     """What a run costs; all but the memory follows from shapes."""
 
-    parameters: int
+    parameters: Annotated[int, Bound("at least 1", 1)]
     time_network_parameters: int
     flops_per_token: float
     training_flops: float
@@ -203,8 +211,8 @@ def _part(kind: type[T], content: Json) -> T:
 
 
 def checked(part: T) -> T:
-    """A dataclass, if its fields are of their types."""
-    if problems := type_problems(part):
+    """A dataclass, if its fields are of their types and within their bounds."""
+    if problems := type_problems(part) or bound_problems(part):
         raise ValueError(" ".join(problems).removesuffix("."))
     return part
 

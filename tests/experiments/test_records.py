@@ -54,7 +54,7 @@ records = st.builds(
     texts,
     evaluations,
     st.none() | evaluations,
-    st.builds(Costs, counts, counts, numbers, numbers, st.none() | counts),
+    st.builds(Costs, counts.map(lambda count: count + 1), counts, numbers, numbers, st.none() | counts),
     numbers,
     numbers,
     st.lists(st.builds(Point, counts, numbers, numbers), max_size=4).map(tuple),
@@ -122,6 +122,7 @@ def test_choices_that_are_written_are_read():
         ({"status": "lost"}, "its status is 'lost'"),
         ({"seed": "0"}, "seed is '0'; expected int"),
         ({"parameters": None}, "parameters is None; expected int"),
+        ({"parameters": 0}, "parameters is 0; expected at least 1"),
         ({"versions": []}, r"versions is \[\]; expected a table of names"),
     ],
 )
