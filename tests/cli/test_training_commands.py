@@ -11,11 +11,14 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+import yaml
 
 import qkvflow
 from qkvflow.cli.main import main
 from qkvflow.cli.train import Display
 from qkvflow.data import ByteTokenizer
+from tests.experiments.support import tiny_fields
+from tests.models.gpt2_files import write_gpt2
 from tests.train.support import write_text
 
 SMALL = """
@@ -343,13 +346,32 @@ def test_commands_write_only_where_they_are_told(trained, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path / "cache" / "matplotlib"))
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     given = ["--checkpoint", str(run)]
     assert main(["generate", *given, "--prompt", "a", "--tokens", "2"]) == 0
     assert main(["evaluate", *given, "--data", str(text), "--tokens", "64"]) == 0
-    assert main(["export", *given, "--out", "named"]) == 0
-    assert [path.name for path in Path().iterdir()] == ["named"]
-    assert {path.name for path in tmp_path.iterdir()} == {"work", "cache"}
+    assert main(["export", *given, "--out", "exported"]) == 0
+    few = [*given, "--text", "a layer", "--out", "analyzed"]
+    assert main(["analyze", "modulation", *few]) == 0
+    shorter = ["--steps", "2", "--batch-size", "4", "--eval-tokens", "64", "--optimizer.warmup", "1"]
+    assert main(["train", "--data", str(text), *SMALL.split(), *shorter, "--out", "trained"]) == 0
+    assert main(["finetune", *given, *shorter, "--method", "lora", "--out", "tuned"]) == 0
+    write_gpt2(tmp_path / "gpt2")
+    assert main(["import", "--gpt2", str(tmp_path / "gpt2"), "--out", "imported"]) == 0
+    plan = tiny_fields(text, seeds=1, arms={"standard": {"model": "standard"}})
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
+    for command in ("run", "cost"):
+        out = ["--out", "experiment"] if command == "run" else ["--timed-steps", "1"]
+        assert main(["experiment", command, "--plan", str(tmp_path / "plan.yaml"), *out]) == 0
+    shutil.rmtree("experiment/figures")
+    assert main(["experiment", "report", "--results", "experiment", "--out", "page"]) == 0
+    assert not Path("experiment/figures").exists()
+    assert main(["experiment", "pack", "experiment"]) == 0
+    assert {path.name for path in Path().iterdir()} == {
+        *("exported", "analyzed", "trained", "tuned", "imported", "experiment", "page")
+    }
+    assert {path.name for path in tmp_path.iterdir()} == {"work", "cache", "gpt2", "plan.yaml"}
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
