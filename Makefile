@@ -38,7 +38,7 @@ test: lint ## Lint, check types, run the tests
 records: install ## Check what committed records say by themselves
 	$(BIN)/pytest -m records -n 0 tests/test_records.py
 
-fuzz: install ## Ten thousand odd inputs at every boundary, for half an hour at most
+fuzz: install ## Ten thousand odd inputs in all, at every boundary, for half an hour at most
 	HYPOTHESIS_PROFILE=fuzz timeout 30m $(BIN)/pytest tests/test_boundaries.py
 
 test-peers: $(VENV)/peers ## Compare with torch and transformers, which it installs

@@ -7,14 +7,17 @@ mount.
 """
 
 import argparse
+import functools
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import yaml
@@ -79,13 +82,19 @@ class Place:
         if process.returncode:
             raise RuntimeError(output)
 
-    def kill(self, chance, longest, *command):
-        """Kill a command at any moment of its first seconds; whether it was still running."""
-        process = self.start(*command)
+    def kill(self, chance, longest, out, *command):
+        """Kill a command at any moment of its first seconds; whether it had ended, begun or neither.
+
+        It has begun when it has written something to `out`.
+        """
+        begin, process = time.time(), self.start(*command)
         time.sleep(chance.uniform(0, longest))
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        return process.returncode < 0
+        if process.returncode >= 0:
+            return "ended"
+        begun = any(path.lstat().st_mtime > begin for path in out.rglob("*"))
+        return "caught" if begun else "too early"
 
     def experiment(self, plan, out):
         """The command that runs a plan."""
@@ -110,6 +119,29 @@ def trained(out):
     return {str(p.relative_to(out)): p.read_bytes() for p in sorted(out.rglob("*.safetensors"))}
 
 
+def kill_again_and_again(place, chance, kills, command, read):
+    """Kill a command until it was caught at work so often; once it has ended, it is begun anew.
+
+    Args:
+        command: of the directory that it writes to.
+        read: what of that directory has to be as in one that was left alone.
+    """
+    whole, again, out = (place.directory / name for name in ("whole", "again", "killed"))
+    place.finish(*command(whole))  # from here on all is compiled
+    begin = time.monotonic()
+    place.finish(*command(again))
+    longest, found = time.monotonic() - begin, Counter()
+    same = read(whole) == read(again)
+    while found["caught"] < kills:
+        found[state := place.kill(chance, longest, out, *command(out))] += 1
+        if state == "ended":
+            same = same and read(out) == read(whole)
+            shutil.rmtree(out)
+    place.finish(*command(out))
+    counts = {"caught": found["caught"], "too_early": found["too early"], "ended": found["ended"]}
+    return {**counts, "identical": same and read(out) == read(whole)}
+
+
 def kills_while_fine_tuning(directory, kills):
     """A fine-tuning with an adapter, killed again and again."""
     place, chance = Place(directory), random.Random(1)
@@ -117,29 +149,19 @@ def kills_while_fine_tuning(directory, kills):
     base = directory / "bases" / "runs" / "a" / "seed-0"
     options = ["finetune", "--checkpoint", base, "--data", directory / "text.txt", "--method", "lora"]
     options += ["--rank", "2", "--steps", "60", "--save-every", "3", "--eval-every", "6", "--out"]
-    begin = time.monotonic()
-    place.finish(*options, directory / "whole")
-    longest = time.monotonic() - begin
-    out = directory / "killed"
-    caught = sum(place.kill(chance, longest, *options, out) for _ in range(kills))
-    place.finish(*options, out)
-    kept = ("final", "adapter")
-    same = all(trained(directory / "whole" / part) == trained(out / part) for part in kept)
-    return {"kills": kills, "caught": caught, "identical": same}
+
+    def kept(out):
+        return trained(out / "final"), trained(out / "adapter")
+
+    return kill_again_and_again(place, chance, kills, lambda out: (*options, out), kept)
 
 
 def kills_in_an_adaptation(directory, kills):
     """An experiment whose runs start from those of another one, killed again and again."""
     place, chance = Place(directory), random.Random(2)
     place.finish(*place.experiment("bases", directory / "bases"))
-    begin = time.monotonic()
-    place.finish(*place.experiment("adaptation", directory / "whole"))
-    longest = time.monotonic() - begin
-    command = place.experiment("adaptation", directory / "killed")
-    caught = sum(place.kill(chance, longest, *command) for _ in range(kills))
-    place.finish(*command)
-    same = records(directory / "whole") == records(directory / "killed")
-    return {"kills": kills, "caught": caught, "identical": same}
+    command = functools.partial(place.experiment, "adaptation")
+    return kill_again_and_again(place, chance, kills, command, records)
 
 
 def full_disk(directory, _):
@@ -192,7 +214,7 @@ FAULTS = (kills_while_fine_tuning, kills_in_an_adaptation, full_disk, clock_that
 def main(arguments=None, out=RESULTS):
     """Do every fault and write what came of it."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--kills", type=int, default=20, help="of each command, while it is at work")
     kills = parser.parse_args(arguments).kills
     found = {}
     for fault in track(FAULTS, "faults", disable=not sys.stderr.isatty()):

@@ -221,7 +221,8 @@ def _check_nesting(content: Any) -> None:
     for _ in range(DEEPEST + 1):
         for item in level:
             if isinstance(item, str):
-                item.encode()  # half of a character is no text
+                # Half of a character is no text; names of files may be no UTF-8.
+                item.encode(errors="surrogateescape")
         level = [inner for item in level for inner in _inside(item)]
     if level:
         raise ValueError(_TOO_DEEP)

@@ -26,7 +26,7 @@ import pytest
 from hypothesis import settings
 
 settings.register_profile("suite", max_examples=20, deadline=None)
-settings.register_profile("fuzz", max_examples=600, deadline=None)
+settings.register_profile("fuzz", max_examples=700, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")

@@ -8,8 +8,11 @@ import copy
 import json
 import math
 import shutil
+from functools import cache
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 import yaml
 from hypothesis import HealthCheck, assume, example, given, settings
@@ -18,17 +21,20 @@ from hypothesis import strategies as st
 from qkvflow.cli.main import main
 from qkvflow.config import ConfigError, Gpt2Config, RunConfig
 from qkvflow.config.history import moved_architecture, moved_run
-from qkvflow.config.yaml_files import read_yaml_text
-from qkvflow.data import DataError, read_tokenizer_files
+from qkvflow.config.yaml_files import read_yaml_text, recorded_run
+from qkvflow.data import DataError, load_corpus, read_tokenizer_files
 from qkvflow.data.bpe import BPETokenizer
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import choices_of_json, record_of_json, record_to_json
-from qkvflow.experiments.results import read_experiment
-from qkvflow.files import FileError, read_json, read_sealed, write_sealed
+from qkvflow.experiments.report import experiment_page
+from qkvflow.experiments.results import read_experiment, write_results
+from qkvflow.files import FileError, file_sha256, read_json, read_sealed, write_json, write_sealed
 from qkvflow.finetune import load_adapter
 from qkvflow.models import import_gpt2
 from qkvflow.train import load_model, read_metrics, read_tokenizer
-from qkvflow.train.checkpoints import newest_good
+from qkvflow.train.checkpoints import CheckpointStore
+from qkvflow.train.resume import find_saved
+from qkvflow.train.step import Learner
 from tests.experiments.support import made_up_record, tiny_fields
 from tests.models.gpt2_files import CONFIG, write_gpt2
 
@@ -170,6 +176,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 @example("a: 2024-99-99")
 @example("a: !!int abc")
 @example("a: " + "9" * 5000)
+@example("a: " + "9" * 190_000)
 @example("a: " + "[" * 3000 + "]" * 3000)
 @example("a: .nan\nb: .inf\n? [x]\n: 1")
 def test_yaml(text):
@@ -194,10 +201,16 @@ def test_json_files(content):
     ours(read_json, path)
 
 
-@given(changed(record_to_json(made_up_record("standard", 0, 1.5))))
+RECORD = record_to_json(made_up_record("standard", 0, 1.5, steps=6))
+
+
+@given(changed(RECORD))
 @example({})
 @example([])
 @example(None)
+@example({**RECORD, "status": "failed", "error": ""})
+@example({**RECORD, "machine": {}})
+@example({**RECORD, "valid": {**RECORD["valid"], "loss": 1e308}})
 def test_records(content):
     record = ours(record_of_json, content, "here")
     assert record is None or record_to_json(record)
@@ -217,20 +230,36 @@ def in_an_empty_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path / "cache"))
 
 
-@given(changed(made_up_record("standard", 0, 1.5).run), ODD)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_experiments(run, odd):
-    """Records and choices of an experiment that somebody has edited."""
+def reported(out):
+    experiment = read_experiment(out)
+    write_results(experiment)
+    return experiment_page("title", experiment, {})
+
+
+@given(changed(RECORD), st.one_of(st.just({}), ODD))
+@settings(suppress_health_check=list(HealthCheck))
+@example(RECORD, {})
+@example({**RECORD, "valid": {**RECORD["valid"], "loss": 1e4}}, {})
+@example({**RECORD, "parameters": 0}, {})
+@example({**RECORD, "curve": []}, {})
+@example({**RECORD, "curve": [], "run": {**RECORD["run"], "start": {"train": "all"}}}, {})
+@example({**RECORD, "run": {**RECORD["run"], "tokenizer": None}}, {})
+@example({**RECORD, "status": "failed", "error": "\n"}, {})
+def test_experiments(record, odd):
+    """Records and choices of an experiment that somebody has edited: all that is made of them."""
     out = Path("experiment")
     shutil.rmtree(out, ignore_errors=True)
-    (out / "runs" / "standard").mkdir(parents=True)
-    (out / "plan.yaml").write_text(yaml.safe_dump(tiny_fields("text.txt")))
-    record = {**record_to_json(made_up_record("standard", 0, 1.5)), "run": run}
+    for arm, seed in (("standard", 1), ("gated", 0), ("gated", 1)):
+        place = out / "runs" / arm / f"seed-{seed}.json"
+        write_json(place, record_to_json(made_up_record(arm, seed, 1.4 + seed / 9, steps=6)))
+    (out / "plan.yaml").write_text(yaml.safe_dump(tiny_fields("x.txt")))
     (out / "runs" / "standard" / "seed-0.json").write_text(json.dumps(record))
     (out / "tuned.json").write_text(json.dumps(odd))
-    ours(read_experiment, out)
+    page = ours(reported, out)
+    assert page or json.dumps([record, odd]) != json.dumps([RECORD, {}])
 
 
+TEXT = "a weight, é"
 TOKENIZER = json.loads(BPETokenizer.fit(["a weight is a curve over depth " * 9], 260).json_text)
 
 
@@ -244,8 +273,48 @@ def test_tokenizer_files(content):
     path.write_text(json.dumps(content))
     tokenizer = ours(read_tokenizer_files, path)
     if tokenizer is not None:
-        ids = ours(tokenizer.encode, "a weight, é")
+        ids = ours(tokenizer.encode, TEXT)
         assert ids is None or ids.max(initial=0) < tokenizer.vocab_size
+        assert ids is None or 0 <= tokenizer.lost_bytes(TEXT, ids) <= len(TEXT.encode())
+
+
+SAVED = json.loads((FORMAT1 / "run" / "final" / "tokenizer.json").read_text())
+
+
+@given(st.one_of(changed(SAVED), changed({"kind": "bpe", "tokenizer": TOKENIZER})))
+@settings(suppress_health_check=list(HealthCheck))
+@example([])
+@example({"kind": "char"})
+@example({"kind": "char", "symbols": 3})
+@example({"kind": "char", "symbols": ["a", "b"]})
+@example({"kind": "bpe"})
+@example({"kind": "byte", "x": 1})
+def test_tokenizers_of_models(content):
+    """Files with the right digest and another content."""
+    place = Path("model")
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(FORMAT1 / "run" / "final", place)
+    (place / "tokenizer.json").write_text(json.dumps(content))
+    sha256 = file_sha256(place / "tokenizer.json")
+    resealed(
+        place / "config.json",
+        "model",
+        lambda of: {**of, "files": {**of["files"], "tokenizer.json": sha256}},
+    )
+    tokenizer = ours(read_tokenizer, place)
+    assert tokenizer is None or ours(tokenizer.encode, TEXT) is None or tokenizer.vocab_size
+
+
+@given(st.text(max_size=12).map("markov:".__add__))
+@settings(suppress_health_check=list(HealthCheck))
+@example("markov:characters=100000000000000")
+@example("~nobody/x")
+@example("/dev/zero")
+@example("")
+@example("caf\udce9")
+@example("\ud800")
+def test_texts(name):
+    ours(load_corpus, name)
 
 
 @given(changed(CONFIG))
@@ -275,27 +344,72 @@ SEALED = {
 }
 
 
-@pytest.mark.parametrize("kind", SEALED)
-@given(data=st.data())
-@settings(suppress_health_check=list(HealthCheck))
-def test_sealed_files_with_the_right_seal(kind, data):
+def read_changed(kind, change):
+    """What comes of the files of a run of which one has another content and the right seal."""
     folder, name = SEALED[kind]
     place = Path("sealed")
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(FORMAT1, place)
+    resealed(place / folder / name, kind, change)
+    read = {
+        "model": lambda: (load_model(place / folder), read_tokenizer(place / folder)),
+        "checkpoint": lambda: resumed(place / "run"),
+        "adapter": lambda: load_adapter(load_model(place / "run"), place / folder),
+    }
+    return ours(read[kind])
 
+
+@cache
+def begun():
+    """The run of the first format, and the state that its checkpoint holds."""
+    run = recorded_run(FORMAT1 / "run" / "run.yaml")
+    size = read_tokenizer(FORMAT1 / "run").vocab_size
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # optax needs it
+        learner = Learner.of(run, run.model_config(size))
+        return run, learner.model, jax.eval_shape(learner.start, np.uint32(0))
+
+
+def resumed(out):
+    """All that `train` reads of a checkpoint, as it reads it."""
+    run, model, shapes = begun()
+    saved = find_saved(out, run)
+    store = CheckpointStore(out, run, model, saved.tokenizer, saved.record["data_digest"])
+    return store.read(saved.path, saved.record, shapes)
+
+
+@pytest.mark.parametrize("kind", SEALED)
+@given(data=st.data())
+@settings(suppress_health_check=list(HealthCheck))
+def test_sealed_files_with_the_right_seal(kind, data):
     def change(content):
         found = data.draw(changed(content))
         assume("Infinity" not in json.dumps(found) and "NaN" not in json.dumps(found))
         return found if isinstance(found, dict) else {}
 
-    resealed(place / folder / name, kind, change)
-    read = {
-        "model": lambda: (load_model(place / folder), read_tokenizer(place / folder)),
-        "checkpoint": lambda: newest_good(place / "run" / "checkpoints"),
-        "adapter": lambda: load_adapter(load_model(place / "run"), place / folder),
-    }
-    ours(read[kind])
+    read_changed(kind, change)
+
+
+def other_progress(**changes):
+    return lambda content: {**content, "progress": {**content["progress"], **changes}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        *((kind, lambda content: {}) for kind in SEALED),
+        *((kind, lambda content: {**content, "files": {}}) for kind in SEALED),
+        *((kind, lambda content: {**content, "files": []}) for kind in SEALED),
+        ("model", lambda content: {**content, "architecture": []}),
+        ("checkpoint", other_progress(step=10**9)),
+        ("checkpoint", other_progress(step=-1)),
+        ("checkpoint", other_progress(best=[])),
+        ("checkpoint", lambda content: {**content, "run": {**content["run"], "seeds": 2}}),
+        ("adapter", lambda content: {**content, "layers": "2"}),
+    ],
+)
+def test_sealed_files_that_were_read_once(kind, change):
+    assert read_changed(kind, change) is None
+    assert read_changed(kind, lambda content: content) is not None
 
 
 @pytest.mark.parametrize(
@@ -307,6 +421,8 @@ def test_architectures_of_the_first_layout(fields):
 
 
 @given(st.lists(st.one_of(ODD, changed({"kind": "valid", "step": 3, "loss": 1.0, "seconds": 0.1}))))
+@example([{}, {"kind": "final"}, {"kind": "train", "step": 1, "loss": "low", "seconds": 0.1}])
+@example([{"kind": "note", "step": 1}, {"kind": ["train"], "step": 1}, {"kind": "valid", "step": "1"}])
 def test_metrics(lines):
     path = Path("metrics.jsonl")
     path.write_text("\n".join(json.dumps(line) for line in lines), errors="replace")
@@ -326,6 +442,11 @@ WORDS = st.one_of(
 
 @given(st.sampled_from(COMMANDS), st.lists(WORDS, max_size=4))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example("generate", ["--prompt", "a", "--temperature", "nan"])
+@example("generate", ["--prompt", "a", "--temperature", "1e-40"])
+@example("import", ["--gpt2", "file", "--out", "file/out"])
+@example("experiment", ["cost", "--timed-steps", "1000000000"])
+@example("experiment", ["run", "--slurm", "1000000000", "--out", "file/out"])
 def test_command_lines(command, words):
     """Nothing that can begin: every checkpoint is missing, every output is below a file."""
     Path("file").write_text("")

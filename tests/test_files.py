@@ -81,6 +81,7 @@ def test_json_of_any_finite_numbers_and_texts_is_read():
         "a": [1, -2500.0, "\N{GRINNING FACE}", None, True]
     }
     assert parse_json("9" * 300) == int("9" * 300)
+    assert parse_json('"caf\\udce9"') == os.fsdecode(b"caf\xe9"), "a name of a file"
 
 
 def test_processes_of_one_number_do_not_share_a_temporary_file(tmp_path, monkeypatch):

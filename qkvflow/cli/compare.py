@@ -55,9 +55,9 @@ class Options:
     """A corpus (embedded, wikitext-2, wikitext-103, markov, hf:OWNER/NAME) or a path to text."""
     processes: int | None = None
     """Models that are trained at the same time, each on its share of the cores. None: one per core."""
-    out: Path = OUT
-    """Directory of runs, results and report; a finished run is not run again. Where it is not given,
-    tong_comparison_results.json and .pkl are written to the working directory."""
+    out: Path | None = None
+    """Directory of runs, results and report; a finished run is not run again. None: runs and report are
+    in comparison, tong_comparison_results.json and .pkl in the working directory."""
 
 
 def make_plan(options: Options) -> Plan:
@@ -145,12 +145,12 @@ def run(options: Options) -> int:
     """Print the two tables, with progress between them; write results and report."""
     console = Console()
     plan, processes = make_plan(options).checked(), processes_of(options)
+    out, results = options.out or OUT, (options.out or Path()) / RESULTS
     console.print(to_terminal(models_table()))
-    experiment = run_experiment(plan, options.out, console, processes=processes)
+    experiment = run_experiment(plan, out, console, processes=processes)
     title = title_of(options.steps, options.batch_size, options.length)
     console.print(to_terminal(result_table(experiment.summary, experiment.baselines, title)))
-    show_failures(console, experiment.failures, options.out)
-    results = (Path() if options.out == OUT else options.out) / RESULTS
+    show_failures(console, experiment.failures, out)
     summary = experiment.summary_to_json()
     write_json(results.with_suffix(".json"), summary)
     write_bytes(results.with_suffix(".pkl"), pickle.dumps(summary))

@@ -8,6 +8,7 @@ The baseline that a model has to beat can be shown beside it: --ngrams 3 fits n-
 the train split of the same text, in the same tokens.
 """
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -26,12 +27,12 @@ from qkvflow.data import (
     prepare,
 )
 from qkvflow.models import LanguageModel, unroll
-from qkvflow.progress import progress
+from qkvflow.progress import elapsed, progress
 from qkvflow.report.table import Table, to_terminal
-from qkvflow.train import evaluate, load_model, read_tokenizer
+from qkvflow.train import Evaluation, evaluate, load_model, read_tokenizer
 from qkvflow.train.depth_curve import depth_curve, depth_table, draw_depth_curve
 from qkvflow.train.evaluation import count_windows
-from qkvflow.train.resume import own_text
+from qkvflow.train.resume import own_text, text_digest
 
 
 @dataclass(frozen=True)
@@ -73,24 +74,25 @@ def run(options: Options) -> None:
     tokenizer = read_tokenizer(options.checkpoint)
     data, documents = own_text(options.checkpoint, options.data, options.documents)
     dataset = prepare(load_corpus(data, limit=documents), tokenizer, default_cache_dir())
-    note = coverage_note(dataset, options.least_coverage, [options.split])
-    split = dataset[options.split]
+    notes = [
+        coverage_note(dataset, options.least_coverage, [options.split]),
+        other_text(options, data, dataset.digest),
+    ]
     if options.depths:
-        compare_depths(model, split, f"{data}, {options.split} split", options)
-        return
+        show_depths(model, dataset[options.split], data, options)
+    else:
+        show_one(model, dataset, data, options)
+    for note in filter(None, notes):
+        print(note)
+
+
+def show_one(model: LanguageModel, dataset: TokenDataset, data: str, options: Options) -> None:
+    """Print a table with the loss at one depth, and those of n-grams."""
+    split = dataset[options.split]
     if options.depth is not None:
-        model = unroll(model, options.depth, unit_steps=options.unit_steps)
-    length = model.config.max_position_embeddings
-    windows = count_windows(split, length, options.tokens)
-    with progress("evaluating", total=windows) as advance:
-        result = evaluate(
-            model,
-            split,
-            length=length,
-            batch_size=options.batch_size,
-            tokens=options.tokens,
-            advance=advance,
-        )
+        with elapsed(f"sampling the weights at {options.depth} layers"):
+            model = unroll(model, options.depth, unit_steps=options.unit_steps)
+    result = evaluated(model, split, options)
     part = "whole" if result.whole else "a part of the"
     print(f"{data}, {part} {options.split} split, depth {model.config.num_layers}")
     heads = ("", "tokens", "nats/token", "standard error", "bits/byte")
@@ -100,8 +102,6 @@ def run(options: Options) -> None:
         bits = f"{split.bits_per_byte(loss):.4f}"
         rows += [(f"n-gram of order {order}", f"{len(split.ids):,}", f"{loss:.4f}", "", bits)]
     Console().print(to_terminal(Table(heads, tuple(rows))))
-    if note is not None:
-        print(note)
 
 
 def option_problems(options: Options) -> list[str]:
@@ -116,7 +116,7 @@ def option_problems(options: Options) -> list[str]:
     return problems
 
 
-def compare_depths(model: LanguageModel, split: TokenSplit, text: str, options: Options) -> None:
+def show_depths(model: LanguageModel, split: TokenSplit, data: str, options: Options) -> None:
     """Print a table with a row for every depth, and draw it."""
     length = model.config.max_position_embeddings
     windows = len(options.depths) * count_windows(split, length, options.tokens)
@@ -132,12 +132,47 @@ def compare_depths(model: LanguageModel, split: TokenSplit, text: str, options: 
             advance=advance,
         )
     seen = points[0].evaluation
-    part = "all" if seen.whole else "some"
-    print(f"{text}, {part} {seen.tokens:,} tokens; trained with {model.config.num_layers} layers")
+    part, layers = "all" if seen.whole else "some", model.config.num_layers
+    print(
+        f"{data}, {part} {seen.tokens:,} tokens of the {options.split} split, {layers} layers trained"
+    )
     Console().print(to_terminal(depth_table(points)))
     if options.figure is not None:
-        draw_depth_curve(points, model.config.num_layers, options.figure)
+        draw_depth_curve(points, layers, options.figure)
         print(f"The figure is {options.figure}.")
+
+
+def other_text(options: Options, data: str, digest: str) -> str | None:
+    """A sentence where the text of the model's own run is no longer what it was trained on."""
+    is_own = options.data is None and options.documents == "run"
+    known = text_digest(options.checkpoint) if is_own else None
+    if known in (None, digest):
+        return None
+    return (
+        f"This is another text than the model was trained on: the digest of {data} was {known:.12} and "
+        f"is {digest:.12}. It was changed since, or lies elsewhere; name the right one with --data."
+    )
+
+
+def evaluated(model: LanguageModel, split: TokenSplit, options: Options) -> Evaluation:
+    """The loss on a split, with a bar once the program is compiled."""
+    length, layers = model.config.max_position_embeddings, model.config.num_layers
+    windows = count_windows(split, length, options.tokens)
+    with progress("evaluating", total=windows) as advance, ExitStack() as first:
+        first.enter_context(elapsed(f"compiling, then evaluating with {layers} layers"))
+
+        def next_batch(amount: int) -> None:
+            first.close()
+            advance(amount)
+
+        return evaluate(
+            model,
+            split,
+            length=length,
+            batch_size=options.batch_size,
+            tokens=options.tokens,
+            advance=next_batch,
+        )
 
 
 def ngram_losses(dataset: TokenDataset, options: Options) -> list[float]:

@@ -33,6 +33,7 @@ class Bars(Watcher):
         self._arms: dict[str, TaskID] = {}
         self._began, self._begun = now(), set[Path]()
         self._before: list[bool] = []
+        self._noted = set[str]()
 
     def stage(self, title: str, jobs: int) -> None:
         for task in self._arms.values():
@@ -70,6 +71,14 @@ class Bars(Watcher):
             origin += "  there before" if self._before[-1] else ""
             line = f"{name} valid {record.valid.loss:.4f}  {record.ms_per_step:.0f} ms/step{origin}"
             self._bars.console.print(line, highlight=False, markup=False)
+            self._show_notes(record)
+
+    def _show_notes(self, record: Finished) -> None:
+        """What a run noted of itself, if no other run has said it."""
+        for note in record.notes:
+            if note not in self._noted:
+                self._noted.add(note)
+                self._bars.console.print(f"{record.arm}: {note}", highlight=False, markup=False)
 
     def tell(self) -> None:
         """Say how many of the runs were there before, if any was."""

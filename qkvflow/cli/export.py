@@ -19,6 +19,7 @@ import numpy as np
 from qkvflow.cli.saving import save
 from qkvflow.finetune import load_adapter
 from qkvflow.models import LanguageModel, depth_spectra, into_basis, unroll
+from qkvflow.progress import elapsed
 from qkvflow.train import load_model
 from qkvflow.train.run_files import find_tokenizer
 
@@ -44,10 +45,12 @@ class Options:
 def run(options: Options) -> None:
     """Load, change the form where asked, save."""
     model = load_model(options.checkpoint)
-    if options.adapter is not None:
-        model = load_adapter(model, options.adapter, depth=options.depth)
-    elif options.depth is not None:
-        model = unroll(model, options.depth, unit_steps=options.unit_steps)
+    depth = options.depth or model.config.num_layers
+    with elapsed(f"sampling the weights at {depth} layers"):
+        if options.adapter is not None:
+            model = load_adapter(model, options.adapter, depth=options.depth)
+        elif options.depth is not None:
+            model = unroll(model, options.depth, unit_steps=options.unit_steps)
     if options.basis is not None:
         whole, model = model, into_basis(model, options.basis)
         print(f"Relative error of the weights: {relative_error(whole, options.basis):.2e}.")

@@ -71,7 +71,7 @@ def _refusal(problem: str, place: Any) -> yaml.YAMLError:
 for _kind in (_Loader, _Dumper):  # so that 3e-4 is a number
     _kind.add_implicit_resolver(
         "tag:yaml.org,2002:float",
-        re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"),
+        re.compile(r"^[-+]?(\d[\d_]*(\.[\d_]*)?|\.\d[\d_]*)[eE][-+]?\d+$"),
         list("-+0123456789."),
     )
 _Loader.yaml_implicit_resolvers = {

@@ -66,6 +66,21 @@ class BPETokenizer(Tokenizer):
         text: str = self._tokenizer.decode(checked, skip_special_tokens=False)
         return text
 
+    def lost_bytes(self, text: str, ids: Ids) -> int:
+        # What stands for the unknown gives nothing back, unless the text itself has it.
+        if self._unknown is not None:
+            places = np.flatnonzero(ids == self._tokenizer.token_to_id(self._unknown))
+            ids = np.delete(ids, places[text.count(self._unknown) :])
+        return super().lost_bytes(text, ids)
+
+    @cached_property
+    def _unknown(self) -> str | None:
+        """The token that stands for whatever the vocabulary lacks, if it has one."""
+        model = json.loads(self.json_text)["model"]
+        if model.get("unk_id") is not None:  # of a Unigram, whose vocabulary is a list
+            return str(model["vocab"][model["unk_id"]][0])
+        return model.get("unk_token") or None
+
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "tokenizer": json.loads(self.json_text)}
 

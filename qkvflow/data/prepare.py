@@ -25,7 +25,7 @@ from qkvflow.data.tokenizer import Ids, Tokenizer, tokenizer_from_dict
 from qkvflow.files import FileError, expanded, file_sha256, write_sealed
 from qkvflow.progress import progress
 
-FORMAT = 2
+FORMAT = 3
 SIDECAR = "dataset.json"
 CHEAP_TO_HASH = 64 << 20
 """Files up to this many bytes are hashed whenever they are opened (a tenth of a second)."""
@@ -35,7 +35,8 @@ _TYPES |= {
     "splits": dict[str, dict[str, Any]],
     "tokenizer": dict[str, Any],
 }
-_COUNTS = ("tokens", "bytes", "lost_bytes")
+_LEAST = {"tokens": 0, "bytes": 1, "lost_bytes": 0}
+"""Counts of a split, and what they are at the least."""
 _REMEDY = "Remove the directory and prepare the corpus again."
 
 
@@ -225,8 +226,8 @@ def _read_sidecar(directory: Path) -> dict[str, Any]:
     if sidecar["format"] < FORMAT:
         raise DataError(f"{directory} was prepared by an earlier version of qkvflow. {_REMEDY}")
     for split in SPLITS:
-        counts = [sidecar["splits"].get(split, {}).get(name) for name in _COUNTS]
-        if not all(matches(count, int) and count >= 0 for count in counts):
+        counts = sidecar["splits"].get(split, {})
+        if not all(matches(counts.get(name), int) and counts[name] >= n for name, n in _LEAST.items()):
             raise DataError(f"{directory / SIDECAR} does not say how large {split} is. {_REMEDY}")
     return sidecar
 
@@ -239,4 +240,5 @@ def _open_split(path: Path, dtype: np.dtype[Any], known: Mapping[str, Any]) -> T
         raise DataError(f"{path} {state}; its sidecar says {expected} bytes. {_REMEDY}")
     if expected <= CHEAP_TO_HASH and file_sha256(path) != known.get("sha256"):
         raise DataError(f"{path} was changed after it was written: its sha256 differs. {_REMEDY}")
-    return TokenSplit(np.memmap(path, dtype=dtype, mode="r"), known["bytes"], known["lost_bytes"])
+    ids = np.memmap(path, dtype=dtype, mode="r") if expected else np.zeros(0, dtype)  # of all text lost
+    return TokenSplit(ids, known["bytes"], known["lost_bytes"])

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qkvflow.config.registry import Registry
+from qkvflow.config.strict import shown
 from qkvflow.data.errors import DataError
 
 Ids = npt.NDArray[Any]
@@ -86,16 +87,25 @@ TOKENIZERS = Registry[type[Tokenizer]]("tokenizer")
 def tokenizer_from_dict(data: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer that `to_dict` described.
 
+    Raises:
+        DataError: it is of an unknown kind, or lacks something, or has it of another type.
+
     >>> tokenizer_from_dict({"kind": "byte"}).vocab_size
     256
     """
+    if not isinstance(data, Mapping):
+        raise DataError(f"A saved tokenizer is {shown(data)}; expected a table with its kind.")
     kind = str(data.get("kind"))
     if kind not in TOKENIZERS:
         raise DataError(
             f"A tokenizer of kind {kind!r} is not known: was it saved by a newer version? "
             f"{TOKENIZERS.hint(kind)}"
         )
-    return TOKENIZERS[kind].from_dict(data)
+    try:
+        return TOKENIZERS[kind].from_dict(data)
+    except (KeyError, TypeError) as error:
+        lacks = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise DataError(f"A saved tokenizer of kind {kind!r} cannot be used: {lacks}.") from error
 
 
 def check_ids(ids: npt.ArrayLike, vocab_size: int) -> Ids:
@@ -149,7 +159,8 @@ class CharTokenizer(Tokenizer):
     symbols: str
 
     def __post_init__(self) -> None:
-        if not self.symbols or sorted(set(self.symbols)) != list(self.symbols):
+        is_text = isinstance(self.symbols, str) and bool(self.symbols)
+        if not is_text or sorted(set(self.symbols)) != list(self.symbols):
             raise DataError("A character vocabulary must be distinct characters in sorted order.")
 
     @classmethod

@@ -1,11 +1,12 @@
 """What an experiment has to do: a job for each of its runs, in the sweep and after it."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
-from qkvflow.config import ConfigError, RunConfig
+from qkvflow.config import ConfigError, OptimizerConfig, RunConfig
 from qkvflow.data import TokenDataset
 from qkvflow.experiments.matching import matched_run
 from qkvflow.experiments.plan import Arm, Plan, Sweep, rate_name, with_learning_rate
@@ -17,6 +18,7 @@ from qkvflow.files import FileError
 from qkvflow.models import at_depth
 from qkvflow.plugins import check_same
 from qkvflow.provenance import plugins_in
+from qkvflow.train.optimizer import make_schedule
 from qkvflow.train.resume import open_data
 from qkvflow.train.step import Learner
 
@@ -141,13 +143,44 @@ def _runs_of(
     return list(zip(seeds, runs))
 
 
+def check_rates(plan: Plan, runs: Mapping[tuple[str, int], RunConfig]) -> None:
+    """Refuse a sweep in which a rate is not the peak of its run: that would fail, and others be chosen.
+
+    Raises:
+        ConfigError: with the problems of all rates.
+    """
+    if plan.sweep is None:
+        return
+    seen: dict[str, list[str]] = {}
+    for (arm, _), run in runs.items():
+        for rate in _rates(plan, arm):
+            optimizer = with_learning_rate(run, rate).optimizer
+            if (key := str(optimizer)) not in seen:
+                seen[key] = _schedule_problems(f"{arm} at {rate:g}", optimizer, plan.sweep.steps)
+    if problems := list(chain.from_iterable(seen.values())):
+        raise ConfigError("The sweep cannot be made:", problems)
+
+
+def _schedule_problems(name: str, optimizer: OptimizerConfig, steps: int) -> list[str]:
+    try:
+        make_schedule(optimizer, steps)
+    except ConfigError as error:
+        return [f"{name}: {problem}" for problem in error.problems]
+    return []
+
+
+def _rates(plan: Plan, arm: str) -> Sequence[float]:
+    assert plan.sweep is not None
+    return plan.arm(arm).learning_rates or plan.sweep.learning_rates
+
+
 def sweep_jobs(plan: Plan, out: Path) -> list[Job]:
     """Every arm with every learning rate, for a few steps, on a seed that is not used again."""
     if plan.sweep is None:
         return []
     texts, jobs = Texts(), []
     for (arm, _), run in planned_runs(plan, out, [plan.sweep.seed], texts).items():
-        for rate in plan.arm(arm).learning_rates or plan.sweep.learning_rates:
+        for rate in _rates(plan, arm):
             tried = with_learning_rate(_sweep_run(run, plan.sweep), rate)
             jobs.append(Job(arm, tried, out, f"sweep/{arm}/{rate_name(rate)}", texts.digest(run)))
     return jobs

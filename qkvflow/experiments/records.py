@@ -8,22 +8,32 @@ that is no longer there can still be read, reported and packed; only running nee
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from qkvflow.config import history
-from qkvflow.config.strict import describe, matches, shown, to_dict, type_problems
+from qkvflow.config.strict import (
+    Bound,
+    bound_problems,
+    describe,
+    matches,
+    shown,
+    to_dict,
+    type_problems,
+)
 from qkvflow.files import FileError
 
 SCHEMA = 2
 """Of the records that are written now; older ones are read."""
 _REPORTED: dict[str, Any] = {
-    "data": str,
-    "steps": int,
-    "length": int,
-    "optimizer.learning_rate": float,
-    "architecture.hidden_dim": int,
+    "run.optimizer.learning_rate": float,
+    "run.architecture.hidden_dim": int,
+    **dict.fromkeys(("run.data", "run.tokenizer", "machine.processor", "machine.system"), str),
+    **dict.fromkeys(("run.steps", "run.batch_size", "run.length"), int),
+    "machine.cores": int | None,
 }
-"""Settings of a run that a report needs, with their types."""
+"""What a report needs of the tables of a record, with its types."""
+LARGEST = 1e100
+"""What measured numbers are below, so that sums of their squares are finite."""
 T = TypeVar("T")
 Json = dict[str, Any]
 
@@ -45,7 +55,7 @@ class Evaluation:
 class Costs:
     """What a run costs; all but the memory follows from shapes."""
 
-    parameters: int
+    parameters: Annotated[int, Bound("at least 1", 1)]
     time_network_parameters: int
     flops_per_token: float
     training_flops: float
@@ -184,11 +194,15 @@ def _record(content: Json) -> Record:
         )
     layout = content["layout"] if schema > 1 else 1
     run, origin = history.current_run(content["run"], layout), _part(Origin, content)
-    _check_run(run)
+    _check_reported({"run": run, "machine": origin.machine})
     if content["status"] not in ("finished", "failed"):
         raise ValueError(f"its status is {shown(content['status'])}")
     if content["status"] == "failed":
-        return _part(Failed, {**content, "run": run, "origin": origin})
+        failed = _part(Failed, {**content, "run": run, "origin": origin})
+        if not failed.error.strip():
+            raise ValueError("it failed, and its error is empty")
+        return failed
+    _check_measured([value for name, value in content.items() if name != "run"])
     read = {
         "run": run,
         "origin": origin,
@@ -210,20 +224,30 @@ def _part(kind: type[T], content: Json) -> T:
 
 
 def checked(part: T) -> T:
-    """A dataclass, if its fields are of their types."""
-    if problems := type_problems(part):
+    """A dataclass, if its fields are of their types and within their bounds."""
+    if problems := type_problems(part) or bound_problems(part):
         raise ValueError(" ".join(problems).removesuffix("."))
     return part
 
 
-def _check_run(run: Json) -> None:
-    """Refuse settings without those that a report is made of."""
-    tables = {"": run, "optimizer.": run["optimizer"], "architecture.": run["architecture"]}
+def _check_reported(tables: Json) -> None:
+    """Refuse tables without what a report is made of."""
     for path, kind in _REPORTED.items():
-        table, _, name = path.rpartition(".")
-        value = tables[f"{table}." if table else ""][name]
+        value: Any = tables
+        for name in path.split("."):
+            value = value[name]
         if not matches(value, kind):
-            raise ValueError(f"run.{path} is {shown(value)}; expected {describe(kind)}")
+            raise ValueError(f"{path} is {shown(value)}; expected {describe(kind)}")
+
+
+def _check_measured(value: Any) -> None:
+    """Refuse numbers, in whatever lists and tables, that no run has."""
+    inside = value.values() if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping | list):
+        for each in inside:
+            _check_measured(each)
+    elif isinstance(value, int | float) and not abs(value) < LARGEST:
+        raise ValueError(f"it has the number {shown(value)}; expected numbers below {LARGEST:g}")
 
 
 def _point(values: Any) -> Point:

@@ -1,6 +1,7 @@
 """The report of an experiment: one page in the order in which a reader asks, and its figures."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from qkvflow.report.table import of_markdown, to_latex
 
 MOST_PAIRS = 60
 """Exploratory pairs that a page has room for."""
+MOST_NOTES = 10
+"""Sentences that runs noted of themselves which a page has room for."""
 IN_TEXT = ("efficiency_with_error", "learning_curves", "depth_curves", "forest")
 """Figures that report.md shows, and that are kept with it; the others say what a table says."""
 
@@ -87,6 +90,7 @@ def _origin(records: Sequence[Record], failures: Sequence[Failed]) -> list[Item]
     for failure in failures:
         page.append(Paragraph(f"Failed: {failure.arm}, seed {failure.seed}: {failure.sentence}"))
     done = finished(records)
+    page += _notes(done)
     if done:
         machines = "; ".join(dict.fromkeys(_machine(record.origin.machine) for record in done))
         versions = "; ".join(dict.fromkeys(_versions(record.origin.versions) for record in done))
@@ -101,6 +105,17 @@ def _origin(records: Sequence[Record], failures: Sequence[Failed]) -> list[Item]
             )
         )
     return page
+
+
+def _notes(done: Sequence[Finished]) -> list[Item]:
+    """What runs noted of themselves, each sentence once; the most frequent, and how many more."""
+    found = Counter(note for record in done for note in dict.fromkeys(record.notes))
+    page: list[Item] = [
+        Paragraph(f"Noted by {count} of {len(done)} runs: {note}")
+        for note, count in found.most_common(MOST_NOTES)
+    ]
+    left = len(found) - len(page)
+    return page + ([Paragraph(f"{left} more notes are in the records.")] if left else [])
 
 
 def _duration(seconds: float) -> str:
@@ -181,15 +196,17 @@ def write_table(summary: Mapping[str, Summary], path: Path) -> None:
 def write_report(
     experiments: Sequence[Experiment], title: str, out: Path | None = None
 ) -> tuple[Path, Path]:
-    """OUT/report.html and OUT/report.md, and the figures that they show.
+    """OUT/report.html and OUT/report.md, and the figures that they show, in OUT/figures.
 
-    One experiment is a page in its own directory; several share a page.
+    One experiment is a page in its own directory, unless another is named; several share a page.
     """
-    drawn = [draw_all(experiment, experiment.out / "figures") for experiment in experiments]
     out = out or experiments[0].out
     if len(experiments) == 1:
-        return write_both(experiment_page(title, experiments[0], drawn[0]), out)
-    return write_both(page_of_several(title, experiments, drawn), out)
+        drawn = draw_all(experiments[0], out / "figures")
+        return write_both(experiment_page(title, experiments[0], drawn), out)
+    places = [out / "figures" / f"{i}-{of.out.resolve().name}" for i, of in enumerate(experiments, 1)]
+    of_each = list(map(draw_all, experiments, places))
+    return write_both(page_of_several(title, experiments, of_each), out)
 
 
 def page_of_several(

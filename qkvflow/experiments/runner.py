@@ -19,7 +19,7 @@ from pathlib import Path
 
 from qkvflow.data import TokenDataset, TokenSplit
 from qkvflow.experiments.gates import save_gates
-from qkvflow.experiments.jobs import Job, Texts, planned_runs, run_jobs, sweep_jobs
+from qkvflow.experiments.jobs import Job, Texts, check_rates, planned_runs, run_jobs, sweep_jobs
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.recording import costs_of, failed_record, finished_record
 from qkvflow.experiments.records import (
@@ -86,7 +86,9 @@ def prepare(
         recorded_plan(other)
     texts = Texts()
     seeds = [*plan.seeds, *([plan.sweep.seed] if plan.sweep else [])]
-    for run in planned_runs(plan.checked(), out, seeds, texts).values():
+    runs = planned_runs(plan.checked(), out, seeds, texts)
+    check_rates(plan, runs)
+    for run in runs.values():
         texts.digest(run)  # opened: it can be had
     save_plan(plan, out, reference)
     found = {data.digest: data for data in texts.opened.values()}

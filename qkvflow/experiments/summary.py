@@ -16,6 +16,9 @@ from qkvflow.experiments.plan import Pair, Plan
 from qkvflow.experiments.records import Costs, Failed, Finished, Json, Point, Record, by_arm, finished
 from qkvflow.statistics import Interval, Sample, summarise
 
+LARGEST_EXPONENT = 709
+"""Whose exponential is a number."""
+
 
 def sample_to_json(sample: Sample, name: str) -> Json:
     """A sample with the names of the first version."""
@@ -62,7 +65,7 @@ class Summary:
             first.learning_rate,
             tuple(run.seed for run in runs),
             summarise([run.valid.loss for run in runs]),
-            summarise([run.curve[0].loss for run in runs]) if first.run.get("start") else None,
+            summarise([run.curve[0].loss for run in runs]) if _have_begin(runs) else None,
             summarise(opened) if len(opened) == len(runs) else None,
             float(np.mean([run.valid.bits_per_byte for run in runs])),
             tuple(run.ms_per_step for run in runs),
@@ -71,8 +74,8 @@ class Summary:
 
     @property
     def perplexity(self) -> float:
-        """Of the mean loss."""
-        return math.exp(self.loss.mean)
+        """Of the mean loss; infinite where no number is as large."""
+        return math.exp(self.loss.mean) if self.loss.mean < LARGEST_EXPONENT else math.inf
 
     @property
     def speed(self) -> float:
@@ -96,13 +99,18 @@ class Summary:
             **sample_to_json(self.loss, "loss"),
             **({} if self.test is None else sample_to_json(self.test, "test_loss")),
             "bits_per_byte": self.bits_per_byte,
-            "perplexity": self.perplexity,
+            "perplexity": finite(self.perplexity),
             "speed_mean": float(np.mean(speeds)),
             "speed_median": self.speed,
             "speed_std": float(np.std(speeds, ddof=1)) if len(speeds) > 1 else None,
             "all_speeds": speeds,
             "failed_seeds": self.failed_seeds,
         }
+
+
+def _have_begin(runs: Sequence[Finished]) -> bool:
+    """Whether runs that begin with trained models were evaluated before their first step."""
+    return bool(runs[0].run.get("start")) and all(run.curve for run in runs)
 
 
 def _ends(interval: Interval) -> list[float]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from qkvflow.config import RunConfig
+from qkvflow.config.strict import matches
 from qkvflow.files import FileError, expanded, read_json, set_aside, write_json
 from qkvflow.finetune.adapters import check_adapter, save_adapter
 from qkvflow.finetune.config import FinetuneConfig, finetuning_run
@@ -91,7 +92,8 @@ def _losses(run: RunConfig, out: Path) -> dict[str, float]:
         content = {"before": before.loss, "after": _final_loss(out), "tokens": before.tokens}
         write_json(path, {**content, "start": asdict(run.start) if run.start else None})
     content = read_json(path)
-    if not isinstance(content, dict) or not {"before", "after"} <= content.keys():
+    losses = [content.get(name) if isinstance(content, dict) else None for name in ("before", "after")]
+    if not matches(tuple(losses), tuple[float, float]):
         raise FileError(f"{path} holds no losses before and after. Remove it and run again.")
     return content
 

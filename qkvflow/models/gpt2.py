@@ -24,10 +24,10 @@ from safetensors.numpy import load_file
 
 from qkvflow.config import ConfigError, Gpt2Config
 from qkvflow.config.strict import COUNTS, describe, matches, shown
-from qkvflow.files import FileError, expanded, parse_json, state_of
+from qkvflow.files import FileError, expanded, first_of, parse_json, state_of
 from qkvflow.models.named import StandardLM
 from qkvflow.models.paths import Arrays, arrays_of, with_arrays
-from qkvflow.models.storage import shape_problems
+from qkvflow.models.storage import check_finite, shape_problems
 
 _ACTIVATIONS = {
     "gelu_new": "gelu",
@@ -103,9 +103,10 @@ def _read_config(path: Path) -> dict[str, Any]:
     file = path / "config.json"
     if not file.is_file():
         state = state_of(path, "holds no config.json")
+        instead = first_of(place for place in [path.parent] if (place / "config.json").is_file())
         raise FileError(
             f"{path} {state}: expected a directory with config.json and model.safetensors in the "
-            "layout of Hugging Face's GPT-2."
+            f"layout of Hugging Face's GPT-2.{instead}"
         )
     try:
         fields = parse_json(file.read_bytes())
@@ -129,11 +130,14 @@ def _read_tensors(path: Path) -> Arrays:
         raise FileError(f"{file} cannot be read: {error}.") from error
     except (KeyError, TypeError) as error:
         raise FileError(f"{file} has numbers of a type that numpy does not know: {error}.") from error
-    return {
-        name.removeprefix("transformer."): tensor.astype(np.float32)
-        for name, tensor in tensors.items()
-        if not name.endswith(_MASKS)
-    }
+    own = {name: tensor for name, tensor in tensors.items() if not name.endswith(_MASKS)}
+    for name, tensor in own.items():
+        if not np.issubdtype(tensor.dtype, np.floating):
+            raise FileError(f"{file} cannot be used: {name} is of {tensor.dtype}; expected floats.")
+    with np.errstate(over="ignore"):  # what float32 cannot hold is refused below
+        plain = {name: tensor.astype(np.float32) for name, tensor in own.items()}
+    check_finite(plain, str(file), "no model can be made of them")
+    return {name.removeprefix("transformer."): tensor for name, tensor in plain.items()}
 
 
 def _config(fields: dict[str, Any], path: Path) -> Gpt2Config:

@@ -157,13 +157,13 @@ def check_shapes(found: Arrays, expected: Arrays, source: str) -> None:
         raise FileError(f"{source} holds another model: {'; '.join(problems)}.")
 
 
-def check_finite(arrays: Arrays, source: str) -> None:
-    """Refuse arrays with numbers that are none, by their names."""
+def check_finite(arrays: Arrays, source: str, so: str = "its training failed") -> None:
+    """Refuse arrays with numbers that are none, by their names; `so` is what that means."""
     bad = [name for name, array in arrays.items() if not np.isfinite(array).all()]
     if bad:
         raise FileError(
             f"{source} holds numbers that are not finite, in {', '.join(bad[:3])}"
-            f"{f' and {len(bad) - 3} more arrays' if len(bad) > 3 else ''}: its training failed."
+            f"{f' and {len(bad) - 3} more arrays' if len(bad) > 3 else ''}: {so}."
         )
 
 

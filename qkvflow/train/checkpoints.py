@@ -23,7 +23,8 @@ import jax
 import numpy as np
 
 from qkvflow import __version__, plugins
-from qkvflow.config import RunConfig
+from qkvflow.config import ConfigError, RunConfig
+from qkvflow.config.history import moved_run
 from qkvflow.config.strict import read_typed, type_problems
 from qkvflow.data import Tokenizer
 from qkvflow.files import (
@@ -38,7 +39,14 @@ from qkvflow.files import (
 )
 from qkvflow.models import LanguageModel
 from qkvflow.models.paths import Arrays
-from qkvflow.models.storage import ARRAYS, check_shapes, known_plugins, read_arrays, write_arrays
+from qkvflow.models.storage import (
+    ARRAYS,
+    check_finite,
+    check_shapes,
+    known_plugins,
+    read_arrays,
+    write_arrays,
+)
 from qkvflow.nn.parameters import by_path
 from qkvflow.train.run_files import checkpoint_paths, model_directories, write_models
 from qkvflow.train.step import State
@@ -169,6 +177,7 @@ class CheckpointStore:
         state = jax.tree.unflatten(structure, [rest[name] for name in expected])
         average = {name: shown[name] for name in like.average}
         parameters = shown | state.parameters
+        check_finite(parameters, str(path))
         return progress_of(record["progress"]), state._replace(parameters=parameters, average=average)
 
     def _read_parameters(self, path: Path, files: dict[str, str]) -> Arrays:
@@ -194,9 +203,23 @@ def read_record(path: Path) -> dict[str, Any]:
         progress_of(content["progress"])
     except (KeyError, TypeError) as error:
         raise FileError(f"{path / RECORD} does not say where the run stood: {error}.") from error
-    if OPTIMIZER not in content["files"]:
-        raise FileError(f"{path / RECORD} names no {OPTIMIZER}: it is not whole.")
+    _check_whole(path, content)
     return {**content, "plugins": known_plugins(content, path / RECORD)}
+
+
+def _check_whole(path: Path, record: dict[str, Any]) -> None:
+    """Refuse a record that names no arrays of its models, or a step that its run does not have."""
+    try:
+        run = RunConfig.from_dict(moved_run(record["run"]))
+    except ConfigError:  # who goes on with it says so: it may lack a plugin
+        return
+    arrays = [place / ARRAYS for place in model_directories(path, run)]
+    for file in (OPTIMIZER, *(str(place.relative_to(path)) for place in arrays)):
+        if file not in record["files"]:
+            raise FileError(f"{path / RECORD} names no {file}: it is not whole.")
+    step = record["progress"]["step"]
+    if not 0 <= step <= run.steps:
+        raise FileError(f"{path / RECORD} is of step {step}, and its run has {run.steps} steps.")
 
 
 def progress_of(table: dict[str, Any]) -> Progress:

@@ -17,13 +17,12 @@ from qkvflow.data import TokenDataset, coverage_note, never_targets
 from qkvflow.files import FileError, building, expanded, file_errors, set_aside
 from qkvflow.interrupt import stop_when_asked
 from qkvflow.lock import locked
-from qkvflow.models.needs import shortage
 from qkvflow.nn.products import precision_note
 from qkvflow.plugins import check_loaded
 from qkvflow.train.checkpoints import Best, CheckpointStore, Progress, on_host
 from qkvflow.train.evaluation import Evaluation, evaluate
 from qkvflow.train.metrics import MetricsFile, Sink, make_trackers
-from qkvflow.train.program import Program
+from qkvflow.train.program import Program, TrainingError
 from qkvflow.train.recorder import Recorder, about_process
 from qkvflow.train.resume import final_damage, find_saved, is_finished, open_data
 from qkvflow.train.run_files import write_models
@@ -32,10 +31,6 @@ from qkvflow.train.step import LIMIT, Report
 
 MOST_LEFT_OUT = 0.01
 """Share of the train split that may never be a target without a word."""
-
-
-class TrainingError(RuntimeError):
-    """Training cannot go on; the message says at which step and what to try."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +76,7 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
             )
         data = open_data(run, saved)
         program = Program(run, data)
-        check_memory(program.state_bytes, "The model with its optimizer", "a smaller model")
-        check_memory(program.batch_bytes, "A batch", "a smaller batch_size or length, or fewer seeds")
+        program.check_fits()
         trackers = make_trackers(run, out)
         model = program.learner.model
         store = CheckpointStore(out, run, model, data.tokenizer, data.digest)
@@ -111,17 +105,6 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
             return training.run_all()
         except eqx.EquinoxRuntimeError as error:  # of an integrator that gave up
             raise TrainingError(f"Training stopped: {model.integrator.remedy}") from error
-
-
-def check_memory(needed: int | None, what: str, instead: str) -> None:
-    """Refuse what does not fit into memory.
-
-    Raises:
-        TrainingError: with what to choose instead.
-    """
-    problem = shortage(needed, what, instead)
-    if problem is not None:
-        raise TrainingError(problem)
 
 
 def about_text(run: RunConfig, data: TokenDataset) -> list[str]:
@@ -196,12 +179,7 @@ class Training:
 
     def _compile(self) -> None:
         """Compile the step, unless it does not fit into memory."""
-        memory_bytes = self.program.memory_bytes
-        check_memory(
-            memory_bytes,
-            "A step",
-            "a smaller batch_size, a larger accumulate, architecture.remat full or a smaller model",
-        )
+        memory_bytes = self.program.checked_memory_bytes()
         self.recorder.write("compiled", self.progress, memory_bytes=memory_bytes)
 
     def _is_time(self, interval: int) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from qkvflow.config import Gpt2Config, RunConfig
 from qkvflow.data import TokenDataset, batch_at
 from qkvflow.models import LanguageModel
-from qkvflow.models.needs import batch_bytes, bytes_of
+from qkvflow.models.needs import batch_bytes, bytes_of, shortage
 from qkvflow.models.paths import Arrays, with_arrays
 from qkvflow.nn.time_embed import layer_times
 from qkvflow.train.depths import depth_at, times_at
@@ -33,6 +33,10 @@ NOT_COMPILED: dict[str, Any] = {
 """What runs may differ in that share their programs: any value will do, as long as it is the same."""
 KINDS_KEPT = 16
 """Kinds of runs, of those that came last, whose programs are kept."""
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on; the message says at which step and what to try."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,28 @@ class Program:
         run, config = self._run, self.learner.model.config
         return run.seeds * batch_bytes(config, run.batch_size, run.length, run.accumulate)
 
+    def check_fits(self) -> None:
+        """Refuse a state or a batch that does not fit into memory, before any of it is made.
+
+        Raises:
+            TrainingError: with what to choose instead.
+        """
+        _check_memory(self.state_bytes, "The model with its optimizer", "a smaller model")
+        _check_memory(self.batch_bytes, "A batch", "a smaller batch_size or length, or fewer seeds")
+
+    def checked_memory_bytes(self) -> int | None:
+        """`memory_bytes`, if the step fits into memory.
+
+        Raises:
+            TrainingError: with what to choose instead.
+        """
+        needed = self.memory_bytes
+        instead = (
+            "a smaller batch_size, a larger accumulate, architecture.remat full or a smaller model"
+        )
+        _check_memory(needed, "A step", instead)
+        return needed
+
     @property
     def memory_bytes(self) -> int | None:
         """Of the state, a batch and the work of a step, as the compiler plans it, if it says so.
@@ -185,3 +211,9 @@ class Program:
         if self._run.seeds > 1:
             parameters = {path: array[index] for path, array in parameters.items()}
         return with_arrays(self.learner.model, parameters)
+
+
+def _check_memory(needed: int | None, what: str, instead: str) -> None:
+    problem = shortage(needed, what, instead)
+    if problem is not None:
+        raise TrainingError(problem)

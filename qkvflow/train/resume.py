@@ -1,6 +1,7 @@
 """Going on where a run stopped: the newest good checkpoint, if it is of the same run and data."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +29,7 @@ from qkvflow.models import build_model
 from qkvflow.models.paths import Arrays, arrays_of
 from qkvflow.models.storage import check_model, read_about, shape_problems
 from qkvflow.train.checkpoints import RECORD, newest_good, read_record
-from qkvflow.train.run_files import find_models, model_directories, read_tokenizer
+from qkvflow.train.run_files import checkpoint_paths, find_models, model_directories, read_tokenizer
 from qkvflow.train.start import starting_tokenizer
 
 FREE = (
@@ -107,6 +108,17 @@ def find_run(path: str | os.PathLike[str]) -> RunConfig | None:
             return RunConfig.from_dict(moved_run(record["run"]))
         if place.name == "final" and (place.parent / "run.yaml").is_file():
             return recorded_run(place.parent / "run.yaml")
+    return None
+
+
+def text_digest(path: str | os.PathLike[str]) -> str | None:
+    """Of the text that a model was trained on; None where no checkpoint of its run is left."""
+    directory = find_models(expanded(path))[0].resolve()
+    near = (directory, directory.parent)  # of several seeds, models lie one deeper
+    beside = (step for place in near for step in checkpoint_paths(place.parent / "checkpoints"))
+    for place in (*near, *beside):
+        with suppress(FileError):
+            return str(read_record(place)["data_digest"])
     return None
 
 

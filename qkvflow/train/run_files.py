@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from qkvflow import plugins
 from qkvflow.config import RunConfig
-from qkvflow.data import Tokenizer, tokenizer_from_dict
+from qkvflow.data import DataError, Tokenizer, tokenizer_from_dict
 from qkvflow.files import FileError, expanded, file_sha256, first_of, read_json, state_of
 from qkvflow.models import LanguageModel
 from qkvflow.models.paths import Arrays
@@ -56,8 +56,11 @@ def _read_tokenizer(directory: Path) -> Tokenizer | None:
         return None
     if not file.is_file() or file_sha256(file) != about["files"][TOKENIZER]:
         raise FileError(f"{file} is missing, or was changed after it was written.")
-    with plugins.needed_by(str(directory), about["plugins"]):
-        return tokenizer_from_dict(read_json(file))
+    try:
+        with plugins.needed_by(str(directory), about["plugins"]):
+            return tokenizer_from_dict(read_json(file))
+    except DataError as error:
+        raise FileError(f"{file} cannot be used: {error}") from error
 
 
 def _read_newest(path: Path, read: Callable[[Path], _Read]) -> _Read:

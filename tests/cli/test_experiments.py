@@ -5,6 +5,7 @@ import importlib
 import io
 import json
 import pickle
+import re
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +20,7 @@ from qkvflow.cli.experiment import run as run_command
 from qkvflow.cli.experiment.cost import of_runs
 from qkvflow.cli.main import main
 from qkvflow.config import RunConfig
+from qkvflow.config.yaml_files import merged
 from qkvflow.experiments import report, slurm
 from qkvflow.experiments.jobs import Job
 from qkvflow.experiments.plan import PLANS, Plan
@@ -193,7 +195,8 @@ def test_workers_are_submitted_by_an_option(plan, tmp_path, capsys, monkeypatch)
     for options, sentence in (
         (["1", "--slurm-options", "partitoin=long"], "submitit says: "),
         (["1", "--slurm-options", "time"], "'time' is not name=value"),
-        (["-2"], "slurm is -2"),
+        (["-2"], "slurm is -2; expected 0 to 1,000 workers"),
+        (["1000000000"], "slurm is 1000000000; expected 0 to 1,000 workers"),
     ):
         assert main([*submit, *options]) == 2
         assert sentence in capsys.readouterr().err
@@ -234,6 +237,29 @@ def test_runs_that_were_there_are_counted_apart_from_those_of_now(tmp_path):
     old, new, told = console.file.getvalue().splitlines()
     assert old.endswith("there before") and not new.endswith("there before")
     assert told == "1 of 2 runs were there before; 1 were run now."
+
+
+def test_what_runs_noted_is_shown_once():
+    console = Console(file=io.StringIO(), width=100)
+    with display.Bars(console) as bars:
+        for seed in range(3):
+            job = Job("a", RunConfig(), Path("out"), f"runs/a/seed-{seed}")
+            notes = ("text [lost]",) if seed else ()
+            bars.end(job, dataclasses.replace(made_up_record("a", seed, 2.0), notes=notes))
+    lines = console.file.getvalue().splitlines()
+    assert [line for line in lines if "lost" in line] == ["a: text [lost]"]
+
+
+def test_a_page_elsewhere_leaves_the_results_as_they_are(tmp_path):
+    results = shutil.copytree(RESULTS / "compare", tmp_path / "results")
+    before = {path: path.read_bytes() for path in results.rglob("*") if path.is_file()}
+    for options in (["results"], ["results", str(RESULTS / "compare")]):
+        place = ["--results", *(str(tmp_path / each) for each in options), "--out"]
+        assert main(["experiment", "report", *place, str(tmp_path / "page")]) == 0
+        pictures = re.findall(r"!\[.*\]\((.*)\)", (tmp_path / "page" / "report.md").read_text())
+        assert all(picture.startswith("figures/") for picture in pictures)
+        assert all((tmp_path / "page" / picture).is_file() for picture in pictures)
+    assert {path: path.read_bytes() for path in results.rglob("*") if path.is_file()} == before
 
 
 def test_a_page_made_anew_keeps_its_title(tmp_path, monkeypatch):
@@ -305,6 +331,27 @@ def test_costs_are_measured_where_there_are_no_runs(plan, tmp_path, capsys):
     assert rows["gated"]["ms_per_step"] > 0
     assert main(["experiment", "cost", "--plan", plan, "--loss", "2.0"]) == 2
     assert "name them with --results" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("steps", ["0", "1000000000"])
+def test_timed_steps_have_bounds(plan, capsys, steps):
+    assert main(["experiment", "cost", "--plan", plan, "--timed-steps", steps]) == 2
+    assert f"timed_steps is {steps}; expected 1 to 10,000" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"architecture": {"hidden_dim": 2**17}}, "The model with its optimizer needs"),
+        ({"batch_size": 10**9}, "A batch needs"),
+    ],
+)
+def test_costs_of_what_no_memory_can_hold_are_a_sentence(plan, capsys, change, words):
+    fields = yaml.safe_load(Path(plan).read_text())
+    fields["base"] = merged(fields["base"], change)
+    Path(plan).write_text(yaml.safe_dump(fields))
+    assert main(["experiment", "cost", "--plan", plan]) == 3
+    assert words in capsys.readouterr().err
 
 
 def test_mistakes_show_before_any_work(plan, tmp_path, capsys):

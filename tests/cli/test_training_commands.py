@@ -1,19 +1,24 @@
 """train, evaluate and generate as a person uses them, and what they say to hostile input."""
 
+import importlib
 import os
 import re
 import shutil
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+import yaml
 
 import qkvflow
 from qkvflow.cli.main import main
 from qkvflow.cli.train import Display
 from qkvflow.data import ByteTokenizer
+from tests.experiments.support import tiny_fields
+from tests.models.gpt2_files import write_gpt2
 from tests.train.support import write_text
 
 SMALL = """
@@ -107,6 +112,47 @@ def test_evaluate_takes_the_text_of_the_run_where_none_is_named(trained, tmp_pat
     shutil.copytree(run / "final", tmp_path / "apart")
     assert main(["evaluate", "--checkpoint", str(tmp_path / "apart")]) == 2
     assert "was trained on; name one with --data" in capsys.readouterr().err
+
+
+def test_evaluate_says_that_the_text_of_the_run_is_another_one_now(trained, tmp_path, capsys):
+    run = shutil.copytree(trained[0], tmp_path / "run", symlinks=True)
+    before = trained[1].read_text()
+    sentence = "This is another text than the model was trained on: the digest of "
+    try:
+        trained[1].write_text(before.replace("weights", "layer"))
+        for place in (run, run / "checkpoints" / "best"):
+            assert main(["evaluate", "--checkpoint", str(place)]) == 0
+            assert f"{sentence}{trained[1]} was " in capsys.readouterr().out
+        assert main(["evaluate", "--checkpoint", str(run), "--data", str(trained[1])]) == 0
+        assert sentence not in capsys.readouterr().out, "it was named"
+    finally:
+        trained[1].write_text(before)
+    assert main(["evaluate", "--checkpoint", str(run)]) == 0
+    assert sentence not in capsys.readouterr().out
+
+
+def test_what_takes_long_is_shown_while_it_lasts(trained, tmp_path, monkeypatch):
+    """Weights of a thousand layers take minutes: so does compiling them."""
+    shown = []
+
+    @contextmanager
+    def keeping(description):
+        shown.append(description)
+        yield
+
+    for name in ("generate", "evaluate", "export"):
+        monkeypatch.setattr(importlib.import_module(f"qkvflow.cli.{name}"), "elapsed", keeping)
+    given = ["--checkpoint", str(trained[0]), "--depth", "3"]
+    assert main(["generate", *given, "--prompt", "a", "--tokens", "2"]) == 0
+    assert main(["evaluate", *given, "--tokens", "64"]) == 0
+    assert main(["export", *given, "--out", str(tmp_path / "three")]) == 0
+    assert shown == [
+        "sampling the weights at 3 layers",
+        "compiling, then generating 2 tokens with 3 layers",
+        "sampling the weights at 3 layers",
+        "compiling, then evaluating with 3 layers",
+        "sampling the weights at 3 layers",
+    ]
 
 
 def test_evaluate_says_what_the_tokenizer_loses_and_refuses_too_much(trained, tmp_path, capsys):
@@ -300,13 +346,32 @@ def test_commands_write_only_where_they_are_told(trained, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path / "cache" / "matplotlib"))
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     given = ["--checkpoint", str(run)]
     assert main(["generate", *given, "--prompt", "a", "--tokens", "2"]) == 0
     assert main(["evaluate", *given, "--data", str(text), "--tokens", "64"]) == 0
-    assert main(["export", *given, "--out", "named"]) == 0
-    assert [path.name for path in Path().iterdir()] == ["named"]
-    assert {path.name for path in tmp_path.iterdir()} == {"work", "cache"}
+    assert main(["export", *given, "--out", "exported"]) == 0
+    few = [*given, "--text", "a layer", "--out", "analyzed"]
+    assert main(["analyze", "modulation", *few]) == 0
+    shorter = ["--steps", "2", "--batch-size", "4", "--eval-tokens", "64", "--optimizer.warmup", "1"]
+    assert main(["train", "--data", str(text), *SMALL.split(), *shorter, "--out", "trained"]) == 0
+    assert main(["finetune", *given, *shorter, "--method", "lora", "--out", "tuned"]) == 0
+    write_gpt2(tmp_path / "gpt2")
+    assert main(["import", "--gpt2", str(tmp_path / "gpt2"), "--out", "imported"]) == 0
+    plan = tiny_fields(text, seeds=1, arms={"standard": {"model": "standard"}})
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
+    for command in ("run", "cost"):
+        out = ["--out", "experiment"] if command == "run" else ["--timed-steps", "1"]
+        assert main(["experiment", command, "--plan", str(tmp_path / "plan.yaml"), *out]) == 0
+    shutil.rmtree("experiment/figures")
+    assert main(["experiment", "report", "--results", "experiment", "--out", "page"]) == 0
+    assert not Path("experiment/figures").exists()
+    assert main(["experiment", "pack", "experiment"]) == 0
+    assert {path.name for path in Path().iterdir()} == {
+        *("exported", "analyzed", "trained", "tuned", "imported", "experiment", "page")
+    }
+    assert {path.name for path in tmp_path.iterdir()} == {"work", "cache", "gpt2", "plan.yaml"}
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 

@@ -1,6 +1,7 @@
 """Runs: YAML in and out, overrides, every mistake a sentence, and all files of configs/."""
 
 import dataclasses
+import time
 from pathlib import Path
 
 import equinox as eqx
@@ -196,6 +197,15 @@ def test_a_file_that_cannot_be_used_is_a_sentence(tmp_path, text, words):
         read_run(written(tmp_path, text))
     assert words in str(error.value)
     assert "run.yaml" in str(error.value)
+
+
+@pytest.mark.parametrize("part", ["9", "9_", "1:", ".1", "1e"])
+def test_a_long_number_is_refused_within_a_second(tmp_path, part):
+    path = written(tmp_path, "steps: " + (part * 190_000)[:190_000])
+    begin = time.perf_counter()
+    with pytest.raises(ConfigError):
+        read_run(path)
+    assert time.perf_counter() - begin < 1
 
 
 def test_a_file_that_is_not_there_or_binary(tmp_path):

@@ -127,10 +127,24 @@ def newer_format(directory):
 
 
 def older_format(directory):
-    content = read_sealed(directory / "dataset.json", "dataset", 2)
+    content = read_sealed(directory / "dataset.json", "dataset", 3)
     for split in SPLITS:
         del content["splits"][split]["lost_bytes"]
     write_sealed(directory / "dataset.json", "dataset", 1, content | {"format": 1})
+
+
+def resealed(directory, change):
+    content = read_sealed(directory / "dataset.json", "dataset", 3)
+    change(content)
+    write_sealed(directory / "dataset.json", "dataset", 3, content)
+
+
+def no_bytes(directory):
+    resealed(directory, lambda content: content["splits"]["valid"].update(bytes=0))
+
+
+def another_tokenizer(directory):
+    resealed(directory, lambda content: content.update(tokenizer={"kind": "char"}))
 
 
 DAMAGES = [
@@ -140,8 +154,10 @@ DAMAGES = [
     (remove_sidecar, "dataset.json is not there"),
     (cut_sidecar, "dataset.json cannot be read"),
     (change_a_count, "dataset.json was changed"),
-    (newer_format, "format 99, expected 2"),
+    (newer_format, "format 99, expected 3"),
     (older_format, "prepared by an earlier version"),
+    (no_bytes, "does not say how large valid is"),
+    (another_tokenizer, "tokenizer of kind 'char' cannot be used"),
 ]
 
 
@@ -292,6 +308,15 @@ def test_what_a_tokenizer_loses_is_counted_kept_and_said(tmp_path):
     assert note.startswith("The tokenizer char loses text of text: 8 of 1,008 bytes of valid (0.79%).")
     assert coverage_note(dataset, 0.99, ["train"]) is None
     assert coverage_note(prepare(corpus, ByteTokenizer(), tmp_path / "cache"), 1.0) is None
+
+
+def test_a_split_of_which_nothing_is_left_is_refused_like_any_other(tmp_path):
+    for split in SPLITS:
+        (tmp_path / f"{split}.txt").write_text("xyz" * 9 if split == "valid" else "ab" * 50)
+    vocab = {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}
+    drops = BPETokenizer.parse(json.dumps({"version": "1.0", **vocab}), "a test")
+    with pytest.raises(DataError, match="27 of 27 bytes of valid"):
+        coverage_note(prepare(load_corpus(tmp_path), drops, tmp_path / "cache"), 0.99)
 
 
 def test_a_tokenizer_that_loses_too_much_is_refused_with_what_to_do(tmp_path):

@@ -157,6 +157,27 @@ def test_wrong_choices_are_refused(tmp_path):
         read_tokenizer_files(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("saved", "words"),
+    [
+        ([], "expected a table"),
+        (None, "expected a table"),
+        ({}, "kind 'None' is not known"),
+        ({"kind": ["byte"]}, "is not known"),
+        ({"kind": "char"}, "symbols"),
+        ({"kind": "char", "symbols": 3}, "distinct characters"),
+        ({"kind": "char", "symbols": ["a", "b"]}, "distinct characters"),
+        ({"kind": "byte", "x": 1}, "unexpected keyword argument 'x'"),
+        ({"kind": "bpe"}, "it has no 'tokenizer'"),
+        ({"kind": "bpe", "tokenizer": []}, "cannot be used"),
+    ],
+    ids=str,
+)
+def test_what_is_no_saved_tokenizer_is_a_sentence(saved, words):
+    with pytest.raises(DataError, match=words):
+        tokenizer_from_dict(saved)
+
+
 def test_bits_per_byte():
     assert TokenSplit(np.zeros(8), bytes=1).bits_per_byte(math.log(2)) == pytest.approx(8)
     assert TokenSplit(np.zeros(100), bytes=400).bits_per_byte(1.0) == pytest.approx(0.25 / math.log(2))
@@ -196,6 +217,9 @@ def of_words(*words):
         (foreign(models.BPE(vocab=ABC, merges=[]), normalizers.Lowercase()), "aBC", 2),
         (foreign(models.BPE(vocab=ABC, merges=[]), cut=4), "abc" * 50, 0),
         (foreign(of_words("ab"), None, pre_tokenizers.WhitespaceSplit()), "ab xyz", 4),
+        (foreign(of_words("ab"), None, pre_tokenizers.WhitespaceSplit()), "ab UNK", 4),
+        (foreign(of_words("ab"), None, pre_tokenizers.WhitespaceSplit()), "ab [UNK] UNK", 5),
+        (foreign(models.Unigram([("<unk>", 0.0), ("a", -1.0)], 0, False)), "aunka", 3),
         (
             foreign(
                 models.BPE(vocab={"▁": 0, "a": 1, "b": 2}, merges=[]),
@@ -209,7 +233,8 @@ def of_words(*words):
     ],
     ids=[
         *("byte", "bpe", "char", "wide", "whole", "dropped", "all dropped", "lowercase", "cut"),
-        *("unknown word", "space at the beginning"),
+        *("unknown word", "unknown word of its letters", "unknown word itself", "unigram"),
+        "space at the beginning",
     ],
 )
 def test_lost_bytes_are_those_that_do_not_come_back(tokenizer, text, lost):

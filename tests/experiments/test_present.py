@@ -18,7 +18,7 @@ from qkvflow.experiments import figures
 from qkvflow.experiments.figures import draw_gates
 from qkvflow.experiments.gates import gate_use
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.records import AtDepth, Choice, Failed, Point
+from qkvflow.experiments.records import AtDepth, Choice, Failed, Point, finished
 from qkvflow.experiments.report import draw_all, name_of, write_report, write_table
 from qkvflow.experiments.results import Experiment
 from qkvflow.experiments.summary import losses_over_depth
@@ -335,6 +335,20 @@ def test_markdown_and_html_say_the_same(experiment):
     assert "A &lt;title&gt; &amp; more" in html
     for figure in re.findall(r"!\[.*\]\((.*)\)", markdown):
         assert (text.parent / figure).is_file()
+
+
+def test_what_runs_noted_stands_on_the_page_once(experiment):
+    """The text that a tokenizer loses, and what else somebody should know."""
+    own = [f"note {i}" for i in range(12)]
+    records = [
+        dataclasses.replace(record, notes=("The tokenizer loses <b>.", *own[: 12 * (not i)]))
+        for i, record in enumerate(finished(experiment.records))
+    ]
+    _, text = write_report([dataclasses.replace(experiment, records=records)], "title")
+    shown, runs = text.read_text(), len(records)
+    assert shown.count(f"Noted by {runs} of {runs} runs: The tokenizer loses &lt;b&gt;") == 1
+    assert shown.count("Noted by 1 of ") == 9
+    assert "3 more notes are in the records." in shown
 
 
 def test_pages_have_no_script_of_data(experiment):

@@ -27,19 +27,19 @@ from qkvflow.experiments.records import (
 from qkvflow.experiments.results import unlike
 from qkvflow.experiments.store import gates_like, read_record, recorded_plan
 from qkvflow.files import FileError
-from tests.experiments.support import made_up_failure, made_up_record
+from tests.experiments.support import ORIGIN, made_up_failure, made_up_record
 
 RESULTS = Path(__file__).parents[2] / "results"
 EVALUATED = {"bits_per_byte": 1.0, "standard_error": None, "whole": True, "tokens": 3}
 CHANGED = [{"learning_rate": "1e-3"}, {"inside": 1}, {"sweep": [[1e-3]]}, {"sweep": [["a", 1.0]]}]
-numbers = st.floats(allow_nan=False, allow_infinity=False)
+numbers = st.floats(-1e99, 1e99)
 counts = st.integers(0, 2**53)
 texts = st.text(max_size=20)
 evaluations = st.builds(Evaluation, numbers, numbers, st.none() | numbers, st.booleans(), counts)
 origins = st.builds(
     Origin,
     st.dictionaries(texts, texts, max_size=3),
-    st.fixed_dictionaries({"processor": texts, "cores": st.none() | counts}),
+    st.fixed_dictionaries({"processor": texts, "cores": st.none() | counts, "system": texts}),
     texts,
     texts,
     st.none() | texts,
@@ -54,12 +54,17 @@ records = st.builds(
     texts,
     evaluations,
     st.none() | evaluations,
-    st.builds(Costs, counts, counts, numbers, numbers, st.none() | counts),
+    st.builds(Costs, counts.map(lambda count: count + 1), counts, numbers, numbers, st.none() | counts),
     numbers,
     numbers,
     st.lists(st.builds(Point, counts, numbers, numbers), max_size=4).map(tuple),
     st.lists(texts, max_size=2).map(tuple),
-) | st.builds(Failed, texts, counts, runs, origins, texts)
+) | st.builds(Failed, texts, counts, runs, origins, texts.filter(str.strip))
+
+
+def without(name):
+    """The settings of a run but one."""
+    return {field: value for field, value in RunConfig().to_dict().items() if field != name}
 
 
 @settings(max_examples=60, deadline=None)
@@ -105,10 +110,19 @@ def test_choices_that_are_written_are_read():
         ({"test": []}, r"test is \[\]; expected Evaluation or None"),
         ({"run": {}}, "here is not the record of a run: it has no 'optimizer'"),
         ({"run": []}, "here is not the record of a run: it has no 'optimizer'"),
-        ({"run": {**RunConfig().to_dict(), "steps": None}}, "run.steps is None; expected int"),
+        ({"run": {**without("steps"), "steps": None}}, "run.steps is None; expected int"),
+        ({"run": without("batch_size")}, "here is not the record of a run: it has no 'batch_size'"),
+        ({"run": without("tokenizer")}, "here is not the record of a run: it has no 'tokenizer'"),
+        ({"status": "failed", "error": ""}, "it failed, and its error is empty"),
+        ({"status": "failed", "error": "\n"}, "it failed, and its error is empty"),
+        ({"machine": {}}, "here is not the record of a run: it has no 'processor'"),
+        ({"machine": {**ORIGIN.machine, "cores": "2"}}, "machine.cores is '2'; expected int or None"),
+        ({"seconds": 1e300}, r"it has the number 1e\+300; expected numbers below 1e\+100"),
+        ({"curve": [[0, 0.0, -1e300]]}, "expected numbers below"),
         ({"status": "lost"}, "its status is 'lost'"),
         ({"seed": "0"}, "seed is '0'; expected int"),
         ({"parameters": None}, "parameters is None; expected int"),
+        ({"parameters": 0}, "parameters is 0; expected at least 1"),
         ({"versions": []}, r"versions is \[\]; expected a table of names"),
     ],
 )

@@ -17,8 +17,9 @@ from qkvflow.config import ConfigError
 from qkvflow.experiments.jobs import run_jobs
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Choice, Failed, Finished, chosen, finished, record_to_json
+from qkvflow.experiments.report import write_report
 from qkvflow.experiments.results import read_choices, read_experiment, write_results
-from qkvflow.experiments.runner import StoppedError, Watcher, complete, tune
+from qkvflow.experiments.runner import StoppedError, Watcher, complete, prepare, tune
 from qkvflow.experiments.slurm import submit
 from qkvflow.experiments.summary import losses_over_depth
 from qkvflow.models import unroll
@@ -76,6 +77,36 @@ def test_a_run_that_lost_its_record_and_a_file_is_run_again(text, tmp_path, lost
     assert isinstance(again, Finished)
     assert again.valid == record.valid
     assert (path / "final" / "model.safetensors").read_bytes() == before
+
+
+def test_a_text_whose_name_is_no_utf_8(text, tmp_path):
+    name = tmp_path / os.fsdecode(b"t\xe9xt.txt")
+    name.write_text(text.read_text())
+    plan = Plan.of(tiny_fields(name, seeds=1, arms={"standard": {"model": "standard"}}))
+    assert run_all(plan, tmp_path / "out") == [("standard", 0)]
+    assert run_all(plan, tmp_path / "out") == []
+    write_report([read_experiment(tmp_path / "out")], "a page")
+
+
+ONE_CYCLE = {"transition_steps": 4}
+FALLING = {"init_value": 1e-3, "end_value": 0.0, "transition_steps": 6}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "options", "words"),
+    [
+        ("linear_schedule", FALLING, "standard at 0.002: schedule_options has init_value 0.001"),
+        ("cosine_onecycle_schedule", ONE_CYCLE, "standard at 0.001: the schedule cosine_onecycle"),
+    ],
+)
+def test_a_rate_that_is_no_peak_in_the_sweep_is_refused(text, tmp_path, schedule, options, words):
+    """Its run would fail, and a rate be chosen among the others."""
+    optimizer = {"learning_rate": 1e-3, "warmup": 0, "schedule": schedule, "schedule_options": options}
+    fields = tiny_fields(text, sweep={"learning_rates": [1e-3, 2e-3], "steps": 1})
+    fields["base"] |= {"optimizer": optimizer}
+    with pytest.raises(ConfigError, match=words):
+        prepare(Plan.of(fields), tmp_path / "out")
+    assert not (tmp_path / "out" / "plan.yaml").exists()
 
 
 class StopsAt(Sink, Counter):

@@ -1,6 +1,7 @@
 """From records to numbers."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -43,6 +44,20 @@ def test_the_summary_has_the_documented_names(records):
     assert row["num_seeds"] == 5
     assert row["params"] == 1000
     assert row["speed_mean"] == 22.0
+
+
+def test_a_loss_without_a_perplexity_is_still_a_loss(records):
+    """A run that diverged to a finite loss."""
+    row = statistics_summary([*records, made_up_record("wild", 0, 1e4)])["wild"]
+    assert row.perplexity == np.inf
+    assert row.to_json()["perplexity"] is None
+
+
+def test_runs_with_a_start_and_no_curve_have_no_begin(records):
+    begun = [replace(r, run={**r.run, "start": {"train": "all"}}) for r in records]
+    assert statistics_summary(begun)["standard"].begin is not None
+    begun[0] = replace(begun[0], curve=())
+    assert statistics_summary(begun)["standard"].begin is None
 
 
 def test_the_tests_have_the_documented_names_and_are_paired(plan, records):

@@ -78,6 +78,26 @@ def test_the_adapter_is_small_and_holds_nothing_of_the_base(tuned):
     assert content["start"]["depth"] is None
 
 
+@pytest.mark.parametrize("file", ["adapter.safetensors", "adapter.json"])
+def test_a_damaged_adapter_is_written_again(base, tuned, tmp_path, file):
+    out = shutil.copytree(tuned[0] / "lora", tmp_path / "lora", symlinks=True)
+    whole = (out / "adapter" / "adapter.safetensors").read_bytes()
+    (out / "adapter" / file).write_bytes((out / "adapter" / file).read_bytes()[:-7])
+    again = tiny_tuning(*base, method="lora", maps=("attention.*", "mlp.up"))
+    with pytest.warns(UserWarning, match=f"{file} .*The adapter is written again"):
+        assert finetune(again, out).outcome.there_before
+    assert (out / "adapter" / "adapter.safetensors").read_bytes() == whole
+    assert (out / "bad-adapter").is_dir()
+
+
+@pytest.mark.parametrize("losses", [[], {}, {"before": "x", "after": None}, {"before": 1.0}])
+def test_losses_that_are_none_are_a_sentence(base, tuned, tmp_path, losses):
+    out = shutil.copytree(tuned[0] / "full", tmp_path / "full", symlinks=True)
+    (out / "finetune.json").write_text(json.dumps(losses))
+    with pytest.raises(FileError, match="finetune.json holds no losses before and after"):
+        finetune(tiny_tuning(*base, depth=3, steps=3), out)
+
+
 @pytest.mark.parametrize("name", ["lora", "deep", "curve", "norms"])
 def test_many_adapters_over_one_base(base, tuned, name):
     directory, _ = tuned

@@ -132,12 +132,32 @@ def test_what_cannot_be_imported_is_a_sentence(tmp_path, changes, words):
         import_gpt2(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda a: a * np.nan, "not finite, in h.1.ln_1.weight: no model can be made of them"),
+        (lambda a: a.astype(np.float64) * 1e300, "not finite, in h.1.ln_1.weight"),
+        (lambda a: a.astype(np.int32), "h.1.ln_1.weight is of int32; expected floats"),
+        (lambda a: a.astype(bool), "h.1.ln_1.weight is of bool; expected floats"),
+    ],
+    ids=["nan", "too large", "int", "bool"],
+)
+def test_tensors_that_are_no_weights_are_named(tmp_path, change, words):
+    tensors = random_tensors(CONFIG)
+    tensors["h.1.ln_1.weight"] = change(tensors["h.1.ln_1.weight"])
+    write_gpt2(tmp_path, tensors=tensors)
+    with pytest.raises(FileError, match=words):
+        import_gpt2(tmp_path)
+
+
 def test_files_that_are_missing_or_broken_are_a_sentence(tmp_path):
     with pytest.raises(FileError, match="is not there: expected a directory with config.json"):
         import_gpt2(tmp_path / "none")
     with pytest.raises(FileError, match="holds no config.json"):
         import_gpt2(tmp_path)
     write_gpt2(tmp_path)
+    with pytest.raises(FileError, match=f"is a file, no directory: .* Name {tmp_path}."):
+        import_gpt2(tmp_path / "model.safetensors")
     (tmp_path / "model.safetensors").write_bytes(b"\x00" * 9)
     with pytest.raises(FileError, match="model.safetensors cannot be read"):
         import_gpt2(tmp_path)

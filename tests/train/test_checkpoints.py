@@ -5,13 +5,14 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import qkvflow
 from qkvflow.files import FileError
-from qkvflow.models.storage import check_model
+from qkvflow.models.storage import ARRAYS, check_model, read_arrays, write_arrays
 from qkvflow.train import train
-from qkvflow.train.checkpoints import check_checkpoint
+from qkvflow.train.checkpoints import check_checkpoint, read_record, write_record
 from qkvflow.train.run_files import checkpoint_paths
 from tests.train.support import in_new_process, records, tiny_run, with_optimizer
 from tests.train.test_loop import StopAt, final_bytes
@@ -126,6 +127,42 @@ def test_a_damaged_checkpoint_is_named_and_the_newest_good_one_taken(stopped, tm
     assert (out / "checkpoints" / f"bad-{newest.name}").is_dir()
     assert final_bytes(out) == whole
     assert second.name in names(before)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda content: content["files"].pop("model.safetensors"), "names no model.safetensors"),
+        (lambda content: content["progress"].update(step=10**9), "its run has 12 steps"),
+        (lambda content: content["progress"].update(step=-1), "its run has 12 steps"),
+    ],
+    ids=["no model", "step too late", "step too early"],
+)
+def test_a_record_with_the_right_seal_that_cannot_be_is_set_aside(stopped, tmp_path, change, words):
+    run, before, whole = stopped
+    out = tmp_path / "out"
+    shutil.copytree(before, out, symlinks=True)
+    newest = checkpoint_paths(out / "checkpoints")[0]
+    content = read_record(newest)
+    change(content)
+    write_record(newest, content)
+    assert train(run, out).finished
+    assert words in records(out, "note")[0]["text"]
+    assert final_bytes(out) == whole
+
+
+def test_parameters_that_are_no_numbers_are_named_on_resume(stopped, tmp_path):
+    run, before, _ = stopped
+    out = tmp_path / "out"
+    shutil.copytree(before, out, symlinks=True)
+    newest = checkpoint_paths(out / "checkpoints")[0]
+    record = read_record(newest)
+    arrays = read_arrays(newest / ARRAYS, record["files"][ARRAYS])
+    broken = {**arrays, "transformer.wte.weight": arrays["transformer.wte.weight"] * np.nan}
+    record["files"][ARRAYS] = write_arrays(newest / ARRAYS, broken)
+    write_record(newest, record)
+    with pytest.raises(FileError, match="not finite, in transformer.wte.weight"):
+        train(run, out)
 
 
 def test_a_checkpoint_of_a_newer_version_is_recognised(stopped, tmp_path):

@@ -331,6 +331,14 @@ def _installed(package):
     return importlib.util.find_spec(package) is not None
 
 
+def test_a_run_on_a_text_whose_name_is_no_utf_8_is_resumed(text, tmp_path):
+    name = text.rename(tmp_path / os.fsdecode(b"t\xe9xt.txt"))
+    run = tiny_run(name)
+    assert not train(run, tmp_path / "out", [StopAt(5)]).finished
+    assert train(run, tmp_path / "out").finished
+    assert records(tmp_path / "out", "start")[-1]["step"] >= 5
+
+
 @pytest.mark.parametrize("field", ["data", "tokenizer"])
 def test_a_name_that_is_empty_is_not_the_working_directory(field):
     with pytest.raises(ConfigError, match=f"{field} is empty; expected a name or a path"):

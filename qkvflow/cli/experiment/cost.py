@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from rich.console import Console
@@ -20,6 +20,7 @@ from rich.progress import track
 
 from qkvflow.cli.experiment.shared import PlanOptions
 from qkvflow.config import ConfigError, RunConfig
+from qkvflow.config.strict import Bound, bound_problems
 from qkvflow.data import TokenDataset
 from qkvflow.experiments import tables
 from qkvflow.experiments.jobs import Texts
@@ -42,7 +43,7 @@ class Options(PlanOptions):
     """Directory of an experiment that has been run, in place of a plan."""
     loss: float | None = None
     """Valid loss to which the time is asked for; needs --results."""
-    timed_steps: int = 10
+    timed_steps: Annotated[int, Bound("1 to 10,000", 1, 10_001)] = 10
     """Steps that are timed of each arm of a plan, after two to warm up."""
     json: Path | None = None
     """File to write the rows of the table to; None: they are only shown."""
@@ -83,13 +84,14 @@ def of_runs(records: Sequence[Finished], loss: float | None) -> Row:
 def measured(run: RunConfig, data: TokenDataset, steps: int) -> Row:
     """What a run would cost; time is the median of a few steps, after two to warm up."""
     program = Program(run, data)
+    program.check_fits()
     costs = costs_of(run, data.tokenizer.vocab_size)
+    costs = dataclasses.replace(costs, memory_bytes=program.checked_memory_bytes())
     seconds = []
     for step in range(steps + 2):
         begin = time.perf_counter()
         float(program.step(step).loss)
         seconds.append(time.perf_counter() - begin)
-    costs = dataclasses.replace(costs, memory_bytes=program.memory_bytes)
     return Row(costs, 1e3 * float(np.median(seconds[2:])))
 
 
@@ -108,11 +110,9 @@ def run(options: Options) -> None:
 
 
 def _problems(options: Options) -> list[str]:
-    problems = []
+    problems = bound_problems(options)
     if options.loss is not None and options.results is None:
         problems.append("the time to a loss needs finished runs; name them with --results.")
-    if options.timed_steps < 1:
-        problems.append(f"timed_steps is {options.timed_steps}; expected at least 1.")
     if options.results is not None and options.names_a_plan:
         problems.append("name a plan and what is changed of it, or --results, not both.")
     return problems

@@ -9,12 +9,14 @@ on two cores. Killed and started again, it goes on; started twice, the two share
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from rich.console import Console
 
 from qkvflow.cli.experiment.shared import ExperimentOptions
 from qkvflow.cli.experiment_display import run_experiment, show_experiment
 from qkvflow.config import ConfigError
+from qkvflow.config.strict import Bound, bound_problems
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.report import title_of, write_report
 from qkvflow.experiments.runner import prepare
@@ -27,7 +29,7 @@ class Options(ExperimentOptions):
 
     title: str | None = None
     """Heading of the page; None: that of the page which is there, or the name of the directory."""
-    slurm: int = 0
+    slurm: Annotated[int, Bound("0 to 1,000 workers", 0, 1001)] = 0
     """Workers to submit to SLURM, which share the runs (needs qkvflow[slurm]); 0: run here."""
     slurm_options: tuple[str, ...] = ()
     """Parameters of submitit, as name=value: timeout_min=600 slurm_partition=long."""
@@ -47,9 +49,8 @@ def run(options: Options) -> int:
 
 
 def _submit(plan: Plan, options: Options) -> int:
-    if options.slurm < 0:
-        problem = f"slurm is {options.slurm}; expected how many workers."
-        raise ConfigError("The workers cannot be submitted:", [problem])
+    if problems := bound_problems(options):
+        raise ConfigError("The workers cannot be submitted:", problems)
     parameters = parse_parameters(options.slurm_options)
     prepare(plan, options.out, options.reference, options.reuse)
     jobs = submit(plan, options.out, options.slurm, parameters, reuse=options.reuse)
