@@ -87,7 +87,7 @@ class SelectiveSSM(eqx.Module):
         )
 
     def operations(self, length: int) -> int:
-        """Operations a token beside those of its linear maps: the scan and the activations.
+        """Operations per token beside those of its linear maps: the scan and the activations.
 
         A chunk is computed inside, into its state, and out of the state that entered it.
         """
