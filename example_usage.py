@@ -64,7 +64,7 @@ def demonstrate(name, model_class):
     input_ids, target_ids = toy_batch(0)
     logits = model(input_ids, t=None, key=None)
     print(f"Forward pass: {dict(input_ids.shape)} -> {dict(logits.shape)}")
-    print(f"Loss before training: {float(model.compute_loss(input_ids, target_ids)):.3f} nats a byte")
+    print(f"Loss before training: {float(model.compute_loss(input_ids, target_ids)):.3f} nats per byte")
 
     opt_state = optimizer.init(eqx.filter(model, eqx.is_array))
     for step in range(60):

@@ -3,8 +3,8 @@
 Run with `python benchmarks/kill.py`; prints what happened and writes results/kill.json. The moments
 take turns: while a checkpoint is written, between steps, at any time since the process began (imports,
 restoring, compiling), and at last during the final evaluation and the export. Compared are the
-parameters, the optimizer's state, the curve and the best checkpoint. tests/train/test_kill.py does
-the same with fewer kills.
+parameters, the optimizer's state, the curve and the best checkpoint. tests/train/test_checkpoints.py
+does the same with fewer kills.
 """
 
 import argparse

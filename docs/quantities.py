@@ -1,7 +1,7 @@
 """What a document can say: every function here is a name in the expressions of docs/source.
 
-Losses are in nats a token on the whole valid split, after the last step, means over seeds. Differences
-are of the first arm minus the second, seed by seed.
+Losses are in nats per token on the whole valid split, after the last step, means over seeds.
+Differences are of the first arm minus the second, seed by seed.
 """
 
 import dataclasses

@@ -38,7 +38,7 @@ LONG = (
     "cli/test_training_commands.py",
     *(f"experiments/test_{of}.py" for of in ("pack", "present", "reuse", "runner", "starts")),
     *(f"models/test_{of}.py" for of in ("adapted", "causality", "training", "unroll")),
-    *(f"train/test_{of}.py" for of in ("checkpoints", "depths", "kill", "learning", "loop")),
+    *(f"train/test_{of}.py" for of in ("checkpoints", "depths", "learning", "loop")),
     *(f"train/test_{of}.py" for of in ("parallel", "start", "step")),
 )
 """Tests that train, run commands, open browsers or compile much: `make quick` leaves them out."""

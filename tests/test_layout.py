@@ -1,6 +1,7 @@
-"""The layout: imports point down, `import qkvflow` is light, files and functions stay readable."""
+"""The layout: imports point down and are light; files and functions stay readable, and few."""
 
 import ast
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -48,12 +49,21 @@ def altitude(parts):
     return ALTITUDE.index(parts[0].removesuffix(".py")) if parts else len(ALTITUDE)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_point_down(path):
-    own = altitude([p for p in path.relative_to(PACKAGE).parts if not p.startswith("__")])
-    for module in imports_of(path):
-        if module.startswith("qkvflow."):
-            assert altitude(module.split(".")[1:]) <= own, f"{path} imports {module}, which is above"
+def printed_by(code):
+    """What Python code prints in a process of its own, where nothing is imported yet."""
+    run = [sys.executable, "-W", "ignore", "-c", code]
+    found = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True)
+    return found.stdout.strip()
+
+
+def test_imports_point_down():
+    upwards = []
+    for path in SOURCES:
+        own = altitude([p for p in path.relative_to(PACKAGE).parts if not p.startswith("__")])
+        for module in imports_of(path):
+            if module.startswith("qkvflow.") and altitude(module.split(".")[1:]) > own:
+                upwards.append(f"{path.relative_to(ROOT)} imports {module}, which is above")
+    assert not upwards, "\n".join(upwards)
 
 
 def test_only_the_adaptive_integrator_imports_diffrax():
@@ -66,8 +76,7 @@ def test_statistics_need_no_jax():
         "import sys, qkvflow.statistics;"
         "print([m for m in ('jax', 'equinox', 'matplotlib') if m in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    assert printed_by(code) == "[]"
 
 
 def test_building_a_model_imports_no_slow_library():
@@ -75,8 +84,7 @@ def test_building_a_model_imports_no_slow_library():
         "import sys, qkvflow.models, qkvflow.generate;"
         "print([m for m in ('matplotlib', 'diffrax', 'tokenizers') if m in sys.modules])"
     )
-    run = [sys.executable, "-W", "ignore", "-c", code]
-    assert subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert printed_by(code) == "[]"
 
 
 def test_data_imports_no_jax():
@@ -85,16 +93,45 @@ def test_data_imports_no_jax():
         assert not outside & {"jax", "haliax", "equinox"}, path
 
 
+def test_data_imports_nothing_heavy():
+    heavy = ["jax", "jaxlib", "scipy", "tokenizers", "datasets", "rich", "matplotlib"]
+    code = f"import sys, qkvflow.data; print([m for m in {heavy} if m in sys.modules])"
+    assert printed_by(code) == "[]"
+
+
 def test_reading_a_config_does_not_import_jax():
     code = "import sys, qkvflow.config as c; c.Gpt2Config(); print('jax' in sys.modules)"
-    run = [sys.executable, "-c", code]
-    assert subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip() == "False"
+    assert printed_by(code) == "False"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_files_and_functions_stay_readable(path):
-    text = path.read_text()
-    assert text.count("\n") <= 500
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef):
-            assert node.end_lineno - node.lineno < 60, f"{path}:{node.lineno} {node.name}"
+def functions_of(path):
+    """The functions of a file, methods and inner ones too."""
+    tree = ast.walk(ast.parse(path.read_text()))
+    return [node for node in tree if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def length(function):
+    return function.end_lineno - function.lineno + 1
+
+
+def test_files_and_functions_stay_readable():
+    long = [path for path in SOURCES if path.read_text().count("\n") > 500]
+    assert not long, f"more than 500 lines: {long}"
+    functions = [(path, function) for path in SOURCES for function in functions_of(path)]
+    long = [f"{path}:{f.lineno} {f.name}" for path, f in functions if length(f) > 60]
+    assert not long, f"more than 60 lines: {long}"
+    median = statistics.median(length(function) for _, function in functions)
+    assert median < 12, f"half of the functions have {median} lines or more"
+
+
+def test_the_repository_stays_small():
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("git does not know this folder: its files are not counted")
+    files = listed.splitlines()
+    results = [name for name in files if name.startswith("results/")]
+    assert len(results) <= 120, f"{len(results)} files of results; `qkvflow experiment pack` them"
+    assert len(files) <= 450, f"{len(files)} files: merge or remove some"

@@ -9,16 +9,12 @@ from qkvflow.analysis.circuits import circuits_of as circuits_of
 from qkvflow.analysis.circuits import modulators as modulators
 from qkvflow.analysis.corpus import Sample as Sample
 from qkvflow.analysis.corpus import draw_windows as draw_windows
-from qkvflow.analysis.flow import Flow as Flow
 from qkvflow.analysis.flow import depths as depths
 from qkvflow.analysis.flow import flow_of as flow_of
 from qkvflow.analysis.flow import start as start
 from qkvflow.analysis.flow import states as states
-from qkvflow.analysis.lyapunov import Exponents as Exponents
 from qkvflow.analysis.lyapunov import lyapunov_exponents as lyapunov_exponents
 from qkvflow.analysis.lyapunov import sequence_exponents as sequence_exponents
-from qkvflow.analysis.lyapunov import token_exponents as token_exponents
-from qkvflow.analysis.sensitivity import Sensitivity as Sensitivity
 from qkvflow.analysis.sensitivity import sensitivity_rows as sensitivity_rows
 from qkvflow.analysis.spectra import depth_rank as depth_rank
 from qkvflow.analysis.spectra import eigenvalues as eigenvalues

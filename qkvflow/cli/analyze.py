@@ -15,10 +15,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 import tyro
-from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from qkvflow.analysis import ANALYSES, Study, Subject, draw_windows
 from qkvflow.analysis.flow import in_float32
@@ -35,6 +32,7 @@ from qkvflow.data import (
 )
 from qkvflow.models import LanguageModel
 from qkvflow.nn.time_embed import layer_times
+from qkvflow.report.table import Table, to_terminal
 from qkvflow.train import load_model, read_tokenizer
 from qkvflow.train.resume import own_text
 
@@ -91,21 +89,16 @@ def run(options: Options) -> None:
     page, studies = present(subject, names, options.out, tokenizer, title=title, notes=notes)
     console = Console()
     for name, study in studies.items():
-        console.print(numbers_table(name, study))
+        console.print(to_terminal(numbers_table(name, study)))
     for note in notes:
-        console.print(escape(note), style="yellow", highlight=False)
+        console.print(note, style="yellow", highlight=False, markup=False)
     written = f"Written: {page}; figures, arrays and numbers are beside it."
     console.print(written, soft_wrap=True, markup=False)
 
 
 def numbers_table(name: str, study: Study) -> Table:
     """The main numbers of an analysis."""
-    table = Table(title=name, title_justify="left", box=box.SIMPLE, show_header=False)
-    table.add_column("", no_wrap=True)
-    table.add_column("")
-    for quantity, value in ANALYSES[name]().main_numbers(study):
-        table.add_row(quantity, escape(value))  # a token may look like markup
-    return table
+    return Table((name, ""), tuple(ANALYSES[name]().main_numbers(study)), words=frozenset({""}))
 
 
 def applicable(what: str, subject: Subject) -> tuple[list[str], list[str]]:

@@ -6,7 +6,6 @@ import keyword
 import sys
 
 from qkvflow import __version__
-from qkvflow.cli.options import OptionError, split_option
 from qkvflow.config import ConfigError, nearest
 from qkvflow.data import DataError
 from qkvflow.files import FileError
@@ -97,7 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(command: str, options: list[str]) -> int:
     import tyro  # late: `qkvflow --help` answers at once
 
-    from qkvflow.cli import variants
+    from qkvflow.cli.options import OptionError, registry, split_option
     from qkvflow.compiled import keep_compiled
     from qkvflow.train import TrainingError
 
@@ -114,7 +113,7 @@ def _run(command: str, options: list[str]) -> int:
             description=module.__doc__,
             args=options,
             default=defaults,
-            registry=variants.registry(),
+            registry=registry(),
         )
         return module.run(chosen) or 0
     except (ConfigError, DataError, FileError, OptionError) as error:

@@ -17,11 +17,8 @@ from qkvflow.data.bpe import make_tokenizer as make_tokenizer
 from qkvflow.data.bpe import read_tokenizer_files as read_tokenizer_files
 from qkvflow.data.cache import default_cache_dir as default_cache_dir
 from qkvflow.data.corpora import CORPORA as CORPORA
-from qkvflow.data.corpora import Reading as Reading
 from qkvflow.data.corpora import load_corpus as load_corpus
 from qkvflow.data.corpus import SPLITS as SPLITS
-from qkvflow.data.corpus import Corpus as Corpus
-from qkvflow.data.corpus import FileDocument as FileDocument
 from qkvflow.data.corpus import TextDocument as TextDocument
 from qkvflow.data.corpus import make_corpus as make_corpus
 from qkvflow.data.embedded import embedded_corpus as embedded_corpus
@@ -35,7 +32,6 @@ from qkvflow.data.prepare import TokenSplit as TokenSplit
 from qkvflow.data.prepare import coverage_note as coverage_note
 from qkvflow.data.prepare import open_dataset as open_dataset
 from qkvflow.data.prepare import prepare as prepare
-from qkvflow.data.tokenizer import TOKENIZERS as TOKENIZERS
 from qkvflow.data.tokenizer import ByteTokenizer as ByteTokenizer
 from qkvflow.data.tokenizer import CharTokenizer as CharTokenizer
 from qkvflow.data.tokenizer import Tokenizer as Tokenizer

@@ -20,7 +20,7 @@ from qkvflow.train.start import starting_model, trained_paths
 
 @dataclass(frozen=True)
 class Finetuned:
-    """What a fine-tuning came to; losses are nats a token on the whole valid split."""
+    """What a fine-tuning came to; losses are nats per token on the whole valid split."""
 
     outcome: Outcome
     before: float = math.nan

@@ -4,8 +4,6 @@ from qkvflow.models.adapters import adapt as adapt
 from qkvflow.models.adapters import adapter_paths as adapter_paths
 from qkvflow.models.basis import depth_spectra as depth_spectra
 from qkvflow.models.basis import into_basis as into_basis
-from qkvflow.models.counting import Memory as Memory
-from qkvflow.models.counting import Parameters as Parameters
 from qkvflow.models.counting import count_parameters as count_parameters
 from qkvflow.models.counting import forward_flops as forward_flops
 from qkvflow.models.counting import training_flops as training_flops
@@ -21,6 +19,4 @@ from qkvflow.models.named import NeuralODESSMLM as NeuralODESSMLM
 from qkvflow.models.named import StandardLM as StandardLM
 from qkvflow.models.named import TongNeuralODELM as TongNeuralODELM
 from qkvflow.models.named import build_model as build_model
-from qkvflow.models.named import model_class as model_class
 from qkvflow.models.presets import MODELS as MODELS
-from qkvflow.models.presets import Preset as Preset

@@ -76,7 +76,7 @@ def training_flops(model: LanguageModel, batch: int, length: int, depth: int | N
 
 
 def _block_flops(block: Block, length: int) -> int:
-    """Operations a token of a block whose curves have been resolved."""
+    """Operations per token of a block whose curves have been resolved."""
     linear = sum(2 * size_of(map_.In) * size_of(map_.Out) for map_ in _nodes(block, Linear))
     norms = sum(NORM * size(norm.weight) for norm in _nodes(block, Norm))
     return linear + norms + sum(each.part.operations(length) for each in block.parts.values())

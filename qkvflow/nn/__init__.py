@@ -1,10 +1,7 @@
 """What a layer is: weights as curves over depth, blocks that know nothing of time, integrators."""
 
 from qkvflow.nn.adapters import Adapted as Adapted
-from qkvflow.nn.attention import Attention as Attention
-from qkvflow.nn.context import Context as Context
 from qkvflow.nn.depth import LayerPlan as LayerPlan
-from qkvflow.nn.depth import Tableau as Tableau
 from qkvflow.nn.dynamic import PARTS as PARTS
 from qkvflow.nn.dynamic import Block as Block
 from qkvflow.nn.dynamic import integrate as integrate
@@ -17,15 +14,6 @@ from qkvflow.nn.families import Shared as Shared
 from qkvflow.nn.integrators import INTEGRATORS as INTEGRATORS
 from qkvflow.nn.linear import Embedding as Embedding
 from qkvflow.nn.linear import Linear as Linear
-from qkvflow.nn.mlp import MLP as MLP
 from qkvflow.nn.norm import Norm as Norm
 from qkvflow.nn.parameters import Parameter as Parameter
-from qkvflow.nn.parameters import parameters_of as parameters_of
-from qkvflow.nn.ssm import SelectiveSSM as SelectiveSSM
-from qkvflow.nn.time_embed import LayerVector as LayerVector
-from qkvflow.nn.time_embed import LearnedFourier as LearnedFourier
-from qkvflow.nn.time_embed import Sinusoidal as Sinusoidal
-from qkvflow.nn.time_embed import TimeNetwork as TimeNetwork
-from qkvflow.nn.time_embed import layer_times as layer_times
-from qkvflow.nn.weights import Weight as Weight
 from qkvflow.nn.weights import resolve as resolve

@@ -36,7 +36,7 @@ class MLP(eqx.Module):
         """Positions do not see each other: there is nothing to remember."""
 
     def operations(self, length: int) -> int:
-        """Operations a token beside those of its linear maps: the activation."""
+        """Operations per token beside those of its linear maps: the activation."""
         return ACTIVATION * self.down.In[0].size
 
     def __call__(self, x: NamedArray, context: Context = PLAIN) -> tuple[NamedArray, None]:

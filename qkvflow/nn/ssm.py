@@ -32,8 +32,14 @@ from qkvflow.nn.linear import Linear
 from qkvflow.nn.mlp import ACTIVATION
 from qkvflow.nn.norm import Norm
 from qkvflow.nn.parameters import Table, parameters_inside
-from qkvflow.nn.silu import silu, silu_gate
-from qkvflow.nn.ssm_scan import causal_conv, inverse_softplus, scan_by_chunks, scan_step
+from qkvflow.nn.ssm_scan import (
+    causal_conv,
+    inverse_softplus,
+    scan_by_chunks,
+    scan_step,
+    silu,
+    silu_gate,
+)
 
 CHANNELS = "ssm_channels"
 """The axis of what the convolution mixes: x, B and C."""
@@ -81,7 +87,7 @@ class SelectiveSSM(eqx.Module):
         )
 
     def operations(self, length: int) -> int:
-        """Operations a token beside those of its linear maps: the scan and the activations.
+        """Operations per token beside those of its linear maps: the scan and the activations.
 
         A chunk is computed inside, into its state, and out of the state that entered it.
         """

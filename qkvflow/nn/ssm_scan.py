@@ -9,8 +9,13 @@ vectors B_t, C_t of N states (Gu & Dao 2023; Dao & Gu 2024, where A is one numbe
 Axes of plain arrays: b batch, t position, h head, p channel, n state; g chunk of a batch row, i and j
 positions of one chunk. A state is kept as [b,n,h,p]. `scan_by_loop` is the definition,
 `scan_by_chunks` the same as matrix products, `scan_step` one position of it.
+
+silu, alone and as a gate, is written so that its value and its gradient end in a division. XLA's CPU
+backend merges loops and repeats in each of them what it takes for cheap, here whole convolutions, but
+it does not repeat a division: the results of these functions are stored.
 """
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -135,3 +140,30 @@ def _on_tokens(channels: Array, x: Array) -> Array:
     """A vector over channels for every token of x [b,t,channel]; its gradient sums over one axis."""
     tokens = x.shape[0] * x.shape[1]
     return jnp.broadcast_to(channels[None], (tokens, channels.size)).reshape(x.shape)
+
+
+@jax.custom_jvp
+def silu_gate(x: Array, z: Array) -> Array:
+    """x silu(z) = x z / (1 + exp(-z))."""
+    return (x * z) / (1.0 + jnp.exp(-z))
+
+
+@silu_gate.defjvp
+def _silu_gate_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    (x, z), (dx, dz) = primals, tangents
+    below = 1.0 + jnp.exp(-z)
+    slope = 1.0 + z * (1.0 - 1.0 / below)
+    return silu_gate(x, z), (dx / below) * z + (dz / below) * (x * slope)
+
+
+@jax.custom_jvp
+def silu(z: Array) -> Array:
+    """z / (1 + exp(-z))."""
+    return z / (1.0 + jnp.exp(-z))
+
+
+@silu.defjvp
+def _silu_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (z,), (dz,) = primals, tangents
+    below = 1.0 + jnp.exp(-z)
+    return silu(z), (dz / below) * (1.0 + z * (1.0 - 1.0 / below))

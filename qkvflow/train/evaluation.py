@@ -21,7 +21,7 @@ class Evaluation:
     """A mean loss and what it is over."""
 
     loss: float
-    """Nats a token."""
+    """Nats per token."""
     bits_per_byte: float
     tokens: int
     whole: bool

@@ -16,14 +16,14 @@ import errno
 import json
 import math
 import os
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from qkvflow.config import ConfigError, RunConfig
-from qkvflow.files import file_errors
+from qkvflow.config.strict import matches
+from qkvflow.files import file_errors, parse_json
 
 Record = dict[str, Any]
 _ABSCISSAE = ("kind", "seed", "step", "seconds", "tokens", "flops")
@@ -82,8 +82,8 @@ def read_metrics(path: Path) -> list[Record]:
 
 def _parse(line: str) -> Record | None:
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
+        record = parse_json(line)
+    except ValueError:
         return None
     return record if _is_record(record) else None
 
@@ -92,38 +92,26 @@ def _is_record(record: Any) -> bool:
     """Whether it is of a kind, and has what those who read records of this kind ask for."""
     if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
         return False
-    wanted = {"step": _is_count, **_WANTED.get(record["kind"], {})}
-    return all(name in record and is_one(record[name]) for name, is_one in wanted.items())
+    wanted = {"step": int, **_WANTED.get(record["kind"], {})}
+    typed = all(name in record and matches(record[name], kind) for name, kind in wanted.items())
+    return typed and 0 <= record["step"] < 2**63
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**63
-
-
-def _is_measured(value: Any) -> bool:
-    """A number, or none where it was not finite."""
-    return value is None or _is_number(value)
-
-
-_CURVE: dict[str, Callable[[Any], bool]] = {"seconds": _is_number, "loss": _is_measured}
-_WANTED: dict[str, dict[str, Callable[[Any], bool]]] = {
+_CURVE = {"seconds": float, "loss": float | None}
+_WANTED: dict[str, dict[str, Any]] = {
     "train": _CURVE,
     "valid": _CURVE,
     "final": {
         **_CURVE,
-        "bits_per_byte": _is_measured,
-        "standard_error": _is_measured,
-        "whole": lambda value: type(value) is bool,
-        "evaluated_tokens": _is_count,
+        "bits_per_byte": float | None,
+        "standard_error": float | None,
+        "whole": bool,
+        "evaluated_tokens": int,
     },
-    "compiled": {"memory_bytes": lambda value: value is None or _is_count(value)},
-    "note": {"text": lambda value: isinstance(value, str)},
+    "compiled": {"memory_bytes": int | None},
+    "note": {"text": str},
 }
-"""What a record has beside its kind and step, by its kind."""
+"""What a record has beside its kind and step, by its kind; None: a number that was not finite."""
 
 
 class Tracker(Sink):

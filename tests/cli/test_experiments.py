@@ -29,7 +29,6 @@ from qkvflow.experiments.results import read_experiment
 from qkvflow.experiments.summary import significance_tests
 from qkvflow.lock import locked
 from qkvflow.report.table import to_terminal
-from tests.browser import CHROMIUM, COUNT_PARTS, look_at
 from tests.experiments.support import (
     check_pdf,
     check_picture,
@@ -38,6 +37,7 @@ from tests.experiments.support import (
     numbers_of,
     tiny_fields,
 )
+from tests.support import CHROMIUM, COUNT_PARTS, look_at
 from tests.train.support import write_text
 
 RESULTS = Path(__file__).parents[2] / "results"

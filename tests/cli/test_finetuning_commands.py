@@ -8,10 +8,9 @@ import pytest
 import qkvflow
 from qkvflow.cli.main import main
 from qkvflow.data import BPETokenizer
-from tests.finetune.support import trained_base
 from tests.models.gpt2_files import write_gpt2
 from tests.support import difference
-from tests.train.support import write_text
+from tests.train.support import trained_base, write_text
 
 SMALL = "--steps 4 --batch-size 4 --eval-every 2 --eval-tokens 64 --rank 2 --optimizer.warmup 1"
 

@@ -25,7 +25,6 @@ from qkvflow.experiments.summary import losses_over_depth
 from qkvflow.experiments.tables import over_depth
 from qkvflow.report import figures as drawing
 from qkvflow.report.figures import appearance, line_style
-from tests.browser import COUNT_PARTS, look_at, needs_chromium
 from tests.experiments.support import (
     check_pdf,
     check_picture,
@@ -33,6 +32,7 @@ from tests.experiments.support import (
     made_up_record,
     tiny_fields,
 )
+from tests.support import COUNT_PARTS, look_at, needs_chromium
 
 MACHINE = ("processor", "cores", "system")
 LOSSES = {"standard": (2.34, 2.35, 2.36), "gated": (2.20, 2.21, 2.23), "third": (2.21, 2.19, 2.24)}

@@ -2,9 +2,8 @@
 
 import pytest
 
-from tests.finetune.support import trained_base
 from tests.train.conftest import _ordinary_promotion, _own_cache, text  # noqa: F401
-from tests.train.support import write_text
+from tests.train.support import trained_base, write_text
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,8 @@ from qkvflow.models.storage import save_model
 from qkvflow.nn.time_embed import layer_times
 from qkvflow.train import load_model
 from qkvflow.train.resume import own_text
-from tests.finetune.support import tiny_tuning, trained_base
 from tests.support import difference, random_model, small_config
-from tests.train.support import records, tiny_run
+from tests.train.support import records, tiny_run, tiny_tuning, trained_base
 
 IDS = hax.named(jnp.array([[1, 2, 3, 4, 5, 6]]), ("batch", "position"))
 

@@ -1,4 +1,4 @@
-"""The selective state-space recurrence: three routes, every gradient, extremes."""
+"""The selective state-space recurrence: three routes, every gradient, extremes; and its silu."""
 
 from functools import partial
 
@@ -11,10 +11,20 @@ import pytest
 
 from qkvflow.nn.context import Context
 from qkvflow.nn.ssm import SsmPart
-from qkvflow.nn.ssm_scan import causal_conv, inverse_softplus, scan_by_chunks, scan_by_loop, scan_step
+from qkvflow.nn.ssm_scan import (
+    causal_conv,
+    inverse_softplus,
+    scan_by_chunks,
+    scan_by_loop,
+    scan_step,
+    silu,
+    silu_gate,
+)
 from qkvflow.nn.weights import resolve
 from tests.support import difference, float64, random_model, randomised, small_config
 
+Z = jnp.asarray([-1e4, -100.0, -89.0, -20.0, -1.3, -1e-3, 0.0, 1e-3, 0.7, 20.0, 89.0, 1e4])
+X = jnp.linspace(-3.0, 3.0, Z.size)
 NAMES = ("x", "delta", "A", "B", "C", "state")
 
 
@@ -211,3 +221,28 @@ def test_step_sizes_start_in_their_range():
     delta = np.asarray(jax.nn.softplus(part.delta_bias.weight.array))
     assert delta.min() > 0.0099
     assert delta.max() < 0.0201
+
+
+def gate_of_jax(x, z):
+    return x * jax.nn.silu(z)
+
+
+def test_silu_is_silu():
+    np.testing.assert_allclose(silu(Z), jax.nn.silu(Z), rtol=1e-6, atol=1e-30)
+    ours, theirs = (jax.vmap(jax.grad(f))(Z) for f in (silu, jax.nn.silu))
+    np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_the_gate_and_both_its_gradients(which):
+    np.testing.assert_allclose(silu_gate(X, Z), gate_of_jax(X, Z), rtol=1e-6, atol=1e-30)
+    ours, theirs = (jax.vmap(jax.grad(f, argnums=which))(X, Z) for f in (silu_gate, gate_of_jax))
+    np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-7)
+
+
+def test_forward_derivatives():
+    for ours, theirs, arguments in ((silu, jax.nn.silu, (Z,)), (silu_gate, gate_of_jax, (X, Z))):
+        directions = tuple(jnp.cos(a) for a in arguments)
+        _, tangent = jax.jvp(ours, arguments, directions)
+        _, expected = jax.jvp(theirs, arguments, directions)
+        np.testing.assert_allclose(tangent, expected, rtol=2e-6, atol=1e-6)

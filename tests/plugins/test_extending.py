@@ -27,8 +27,6 @@ def in_folder(folder, *command):
         "PYTHONPATH": str(ROOT),
         "COLUMNS": "100",
         "QKVFLOW_CACHE": str(folder / "cache"),
-        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
     return subprocess.run(
         [sys.executable, "-W", "ignore", *command],

@@ -1,4 +1,4 @@
-"""Small runs."""
+"""Small runs, and small fine-tunings of a trained one."""
 
 import dataclasses
 import json
@@ -6,9 +6,13 @@ import os
 import subprocess
 import sys
 
+import jax
 import numpy as np
+import pytest
 
 from qkvflow.config import Gpt2Config, OptimizerConfig, RunConfig
+from qkvflow.finetune import FinetuneConfig
+from qkvflow.train import train
 
 WORDS = ("weights", "are", "curves", "over", "depth", "and", "a", "layer", "is", "a", "time")
 
@@ -59,3 +63,33 @@ def in_new_process(code, *arguments, **environment):
     return subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, check=False
     )
+
+
+def trained_base(directory, **changes):
+    """The directory of a run that has ended; also for fixtures that come before those of a test."""
+    text = write_text(directory / "text.txt")
+    with (
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("QKVFLOW_CACHE", str(directory / "cache"))
+        train(tiny_run(text, **changes), directory / "run")
+    return directory / "run"
+
+
+def tiny_tuning(checkpoint, data, **changes):
+    """A fine-tuning of a few steps."""
+    fields = {
+        "checkpoint": str(checkpoint),
+        "data": str(data),
+        "steps": 6,
+        "batch_size": 4,
+        "rank": 2,
+        "eval_every": 3,
+        "eval_tokens": 64,
+        "save_every": 2,
+        "log_every": 1,
+        "optimizer": OptimizerConfig(learning_rate=1e-2, warmup=1),
+    }
+    return FinetuneConfig(**{**fields, **changes})

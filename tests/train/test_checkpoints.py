@@ -1,4 +1,4 @@
-"""Checkpoints: kept, best, damaged in every way, full disks, no pickles."""
+"""Checkpoints: kept, best, damaged in every way, killed runs, full disks, no pickles."""
 
 import json
 import re
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import qkvflow
+from benchmarks.kill import run_and_kill
 from qkvflow.files import FileError
 from qkvflow.models.storage import ARRAYS, check_model, read_arrays, write_arrays
 from qkvflow.train import train
@@ -19,6 +20,7 @@ from tests.train.test_loop import StopAt, final_bytes
 
 ROOT = Path(__file__).parent.parent.parent
 FILES = ("model.safetensors", "optimizer.safetensors", "config.json", "training.json", "tokenizer.json")
+RECIPE = "--architecture.flavour modern --optimizer.name muon --optimizer.ema 0.9"
 
 
 def names(out):
@@ -262,6 +264,21 @@ def test_a_finished_run_needs_its_checkpoints_no_more_and_is_still_itself(text, 
     assert train(run, out).finished
     with pytest.raises(FileError, match="final is of another run: steps is 12 there and 13 here"):
         train(tiny_run(text, steps=13), out)
+
+
+@pytest.mark.usefixtures("all_cores")
+@pytest.mark.parametrize(
+    ("kills", "seeds", "fields"), [(4, 1, RECIPE), pytest.param(4, 2, "", marks=pytest.mark.slow)]
+)
+def test_kills_do_not_change_a_bit(tmp_path, monkeypatch, kills, seeds, fields):
+    """A run that is killed again and again ends with the same bytes as one that is not."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    # Where the machine is busy the run must not end before it can be caught.
+    result = run_and_kill(tmp_path, kills, seeds, steps_a_kill=60, fields=fields)
+    assert result["identical"], result
+    for moment, how in result["caught"]:
+        assert how is not None or moment == "at_the_end", result
+    assert ("while_saving", "saving") in result["caught"], result
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,8 @@ from qkvflow.train import train
 from qkvflow.train.program import Program
 from qkvflow.train.resume import open_data
 from qkvflow.train.start import starting_model, trained_paths
-from tests.finetune.support import tiny_tuning, trained_base
 from tests.support import difference
-from tests.train.support import write_text
+from tests.train.support import tiny_tuning, trained_base, write_text
 from tests.train.test_loop import StopAt, final_bytes
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import haliax as hax
 import jax
@@ -18,9 +19,10 @@ from qkvflow.train import train
 from tests.unchanged.numbers import CASES, NUMBERS, machine, numbers_of
 
 FROZEN = json.loads(NUMBERS.read_text())
-STATISTICS = json.loads(NUMBERS.with_name("statistics.json").read_text())
-ADAPTATION = json.loads(NUMBERS.with_name("adaptation.json").read_text())
+STATISTICS, ADAPTATION = FROZEN["statistics"], FROZEN["adaptation"]
 FORMAT_1 = NUMBERS.with_name("format1")
+FINAL = ("config.json", "model.safetensors", "tokenizer.json")
+"""What a trained model is made of; the last checkpoint has the same bytes."""
 ROOT = NUMBERS.parents[2]
 
 
@@ -76,6 +78,9 @@ def test_models_checkpoints_and_adapters_of_the_first_format_are_read(tmp_path, 
     monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path / "cache"))
     shutil.copytree(FORMAT_1, tmp_path / "there")
     monkeypatch.chdir(tmp_path / "there")
+    Path("run/final").mkdir()
+    for name in FINAL:
+        shutil.copy(f"run/checkpoints/step-00000004/{name}", "run/final")
     model = qkvflow.load("run")
     adapted = load_adapter(model, "adapted/adapter")
     ids = hax.named(jnp.array([[1, 2, 3]]), ("batch", "position"))

@@ -7,10 +7,7 @@ Both are zero at the start, exactly: B and s begin at zero. They go around whate
 that every family of weights can be adapted, and a model with adapters is a model like any other.
 """
 
-from qkvflow.config.variants import ADAPTERS as ADAPTERS
-from qkvflow.config.variants import Adapter as Adapter
 from qkvflow.nn.adapters.depth_lora import DepthLora as DepthLora
 from qkvflow.nn.adapters.lora import Adapted as Adapted
 from qkvflow.nn.adapters.lora import Lora as Lora
 from qkvflow.nn.adapters.placing import add_adapters as add_adapters
-from qkvflow.nn.adapters.placing import check_patterns as check_patterns
