@@ -133,9 +133,8 @@ def show_depths(model: LanguageModel, split: TokenSplit, data: str, options: Opt
         )
     seen = points[0].evaluation
     part, layers = "all" if seen.whole else "some", model.config.num_layers
-    print(
-        f"{data}, {part} {seen.tokens:,} tokens of the {options.split} split, {layers} layers trained"
-    )
+    text = f"{data}, {part} {seen.tokens:,} tokens of the {options.split} split"
+    print(f"{text}; the model has {layers} layers")
     Console().print(to_terminal(depth_table(points)))
     if options.figure is not None:
         draw_depth_curve(points, layers, options.figure)

@@ -9,15 +9,14 @@ from safetensors.numpy import save_file
 
 from qkvflow.experiments.store import loose_gates
 from qkvflow.models import LanguageModel
-from qkvflow.models.paths import modulators_of
-from qkvflow.nn.families import Gated
+from qkvflow.models.paths import is_scaled, modulators_of
 
 
 def save_gates(model: LanguageModel, out: Path, place: str) -> None:
     """Keep the gates of the run at a place of an experiment, if its model has some."""
     if model.integrator.has_grid:
         times = np.asarray(model.plan().times[:, -1])
-        gates = modulators_of(model.transformer.blocks, times, Gated)
+        gates = modulators_of(model.transformer.blocks, times, is_scaled)
         if gates:
             save_file({name: np.asarray(gate) for name, gate in gates.items()}, loose_gates(out, place))
 

@@ -4,15 +4,15 @@ import dataclasses
 from typing import TypeVar
 
 import equinox as eqx
-import jax
 import numpy as np
 
 from qkvflow.config import ConfigError
 from qkvflow.config.strict import LAYERS, shown
 from qkvflow.models.language_model import FlowLM, LanguageModel
 from qkvflow.models.needs import bytes_of, check_fits, is_abstract
+from qkvflow.nn import weights
 from qkvflow.nn.families.per_layer import PerLayerFamily, as_table
-from qkvflow.nn.weights import is_weight, resolve
+from qkvflow.nn.weights import resolve
 
 _Model = TypeVar("_Model", bound=LanguageModel)
 
@@ -38,11 +38,7 @@ def at_depth(model: _Model, depth: int, *, unit_steps: bool = False) -> _Model:
         ),
         weights=PerLayerFamily(),  # a layer of each time, whatever makes it
     )
-    curves = jax.tree.map(
-        lambda node: node.at_depth(int(depth)) if is_weight(node) else node,
-        model.transformer.blocks,
-        is_leaf=is_weight,
-    )
+    curves = weights.at_depth(model.transformer.blocks, int(depth))
     transformer = dataclasses.replace(model.transformer, blocks=curves)
     return dataclasses.replace(model, config=config, transformer=transformer)
 

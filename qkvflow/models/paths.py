@@ -1,6 +1,6 @@
 """A model as a dictionary of arrays, each under the path that leads to it in the model's tree."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import haliax as hax
@@ -10,7 +10,7 @@ from haliax.util import is_named_array
 
 from qkvflow.nn.dynamic import map_name
 from qkvflow.nn.parameters import by_path
-from qkvflow.nn.weights import Weight
+from qkvflow.nn.weights import is_weight
 
 Arrays = dict[str, Any]
 _Tree = TypeVar("_Tree")
@@ -43,14 +43,24 @@ def with_arrays(model: _Tree, arrays: Mapping[str, Any]) -> _Tree:
 
 def nodes_of(tree: Any, kind: type) -> Iterator[tuple[str, Any]]:
     """The outermost nodes of a type, with their paths."""
-    nodes, _ = by_path(tree, lambda node: isinstance(node, kind))
-    return ((path, node) for path, node in nodes.items() if isinstance(node, kind))
+    return nodes_where(tree, lambda node: isinstance(node, kind))
 
 
-def modulators_of(blocks: Any, times: Any, kind: type = Weight) -> Arrays:
-    """What modulates the curves of a kind over depth, [time, ...], by the names of their maps."""
+def nodes_where(tree: Any, is_one: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
+    """The outermost nodes of which something holds, with their paths."""
+    nodes, _ = by_path(tree, is_one)
+    return ((path, node) for path, node in nodes.items() if is_one(node))
+
+
+def modulators_of(blocks: Any, times: Any, is_one: Callable[[Any], bool] = is_weight) -> Arrays:
+    """What modulates curves over depth, [time, ...], by the names of their maps."""
     return {
         map_name(path) + name: values
-        for path, curve in nodes_of(blocks, kind)
+        for path, curve in nodes_where(blocks, is_one)
         for name, values in curve.modulators(times).items()
     }
+
+
+def is_scaled(node: Any) -> bool:
+    """Whether a node is a curve whose modulators are factors: gates."""
+    return is_weight(node) and node.neutral == 1.0

@@ -15,6 +15,7 @@ from qkvflow.nn.context import Context
 from qkvflow.nn.depth import LayerPlan, Tableau
 from qkvflow.nn.dynamic import integrate
 from qkvflow.nn.time_embed import Time
+from qkvflow.nn.weights import at_depth
 
 
 class FixedStep(Integrator):
@@ -35,7 +36,10 @@ class FixedStep(Integrator):
     def follow(
         self, curves: Any, x: NamedArray, config: Gpt2Config, t: Time | None, context: Context
     ) -> NamedArray:
-        return integrate(curves, x, self.plan(config.num_layers, t), context, remat=config.remat)
+        plan = self.plan(config.num_layers, t)
+        if plan.visits != config.num_layers:
+            curves = at_depth(curves, plan.visits)
+        return integrate(curves, x, plan, context, remat=config.remat)
 
 
 _ONE_STAGE = Tableau(a=((),), b=(1.0,), c=(1.0,))

@@ -10,7 +10,7 @@ families of curves are in `qkvflow.nn.families`, one file each.
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import equinox as eqx
 import haliax as hax
@@ -38,6 +38,9 @@ class Weight(eqx.Module):
     A loop over depth calls `before_loop` once, for all layers, and `inside_loop` in every layer, so
     that what is small is made at once and what is large is made where it is used.
     """
+
+    neutral: ClassVar[float] = 0.0
+    """Modulators that change nothing: 0 where they count what is added, 1 where they are factors."""
 
     @abstractmethod
     def at(self, t: Time) -> Any:
@@ -95,6 +98,13 @@ def resolve(module: _Module, t: Time) -> _Module:
         (Axis(name='embed', size=2), Axis(name='mlp', size=3))
     """
     return jax.tree.map(lambda node: node.at(t) if is_weight(node) else node, module, is_leaf=is_weight)
+
+
+def at_depth(module: _Module, depth: int) -> _Module:
+    """The same module with its curves as a pass through so many layers sees them."""
+    return jax.tree.map(
+        lambda node: node.at_depth(depth) if is_weight(node) else node, module, is_leaf=is_weight
+    )
 
 
 def map_affine(function: Callable[[Any, Array], Weight], layer: _Layer, key: Array) -> _Layer:

@@ -66,7 +66,7 @@ def test_the_parts_add_up_to_the_idiom_of_the_documentation(name, flavour):
     assert parts.total == sum(leaf.size for leaf in leaves)
     assert parts.head == 256 * 256
     assert parts.embedding == 256 * 256 + (512 * 256 if flavour == "gpt2" else 0)
-    timeless = name in ("standard", "shared")
+    timeless = name in ("standard", "shared", "looped")
     assert (parts.time_network == 0) == timeless
 
 

@@ -11,6 +11,8 @@ from qkvflow.analysis.circuits import modulators
 from qkvflow.analysis.figures import DEPTH, band, picture
 from qkvflow.analysis.spectra import depth_ranks, spread
 from qkvflow.analysis.study import ANALYSES, Analysis, Line, Study, Subject
+from qkvflow.models.paths import nodes_of
+from qkvflow.nn.weights import Weight
 from qkvflow.report.page import Picture
 
 
@@ -25,10 +27,11 @@ class Modulation(Analysis):
 
     def study(self, subject: Subject) -> Study:
         found = modulators(subject.model, subject.times)
-        ranks = depth_ranks(subject.model, subject.times)
+        ranks, blocks = depth_ranks(subject.model, subject.times), subject.model.transformer.blocks
         numbers = {
             "times": subject.times,
             "weights": str(subject.model.config.weights),
+            "neutral": max(curve.neutral for _, curve in nodes_of(blocks, Weight)),
             "spread": {name: spread(values) for name, values in found.items()},
             "weight_spread": {name: rank.spread for name, rank in ranks.items()},
         }
@@ -51,8 +54,7 @@ class Modulation(Analysis):
 def _draw(study: Study, drawn: Figure) -> str:
     """A heat map and a curve for each map."""
     times, spreads = study.arrays["times"], study.numbers["spread"]
-    gated = study.numbers["weights"] == "gated"
-    centre = 1.0 if gated else 0.0
+    centre = study.numbers["neutral"]
     reach = max(float(np.abs(study.arrays[name] - centre).max()) for name in spreads) or 1.0
     grid = drawn.subplots(len(spreads), 2, squeeze=False, width_ratios=[1.6, 1], sharex="col")
     for (left, right), name in zip(grid, spreads):
@@ -62,7 +64,7 @@ def _draw(study: Study, drawn: Figure) -> str:
         right.set_xlim(-0.02, 1.02)
     for axes in grid[-1]:
         axes.set_xlabel(DEPTH)
-    drawn.colorbar(image, ax=list(grid[:, 0]), label="gate" if gated else "value", fraction=0.04)
+    drawn.colorbar(image, ax=list(grid[:, 0]), label="gate" if centre else "value", fraction=0.04)
     return (
         "Modulators over depth, by map. Left: each row is one modulator, sorted by its change from the "
         "first depth to the last; the number is their spread, ||m(t) - mean|| / ||m||, 0% for what "

@@ -27,6 +27,7 @@ class Gated(Weight):
     (element-wise). The bias is shared.
     """
 
+    neutral = 1.0
     base: Linear
     gates: tuple[TimeNetwork, ...]
     start: Literal["identity", "sigmoid"] = eqx.field(static=True)
