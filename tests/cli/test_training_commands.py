@@ -102,6 +102,38 @@ def test_evaluate_shows_the_whole_split_beside_n_grams(trained, capsys):
     assert "a part of the valid split" in printed
 
 
+def test_evaluate_compares_depths_with_a_table_and_a_figure(trained, tmp_path, capsys):
+    run, text = trained
+    options = ["--checkpoint", str(run), "--data", str(text), "--tokens", "64"]
+    figure = tmp_path / "depth.png"
+    assert main(["evaluate", *options, "--depths", "1", "2", "4", "--figure", str(figure)]) == 0
+    shown = capsys.readouterr().out
+    rows = [line.split() for line in shown.splitlines() if line.split()[:1] in (["1"], ["2"], ["4"])]
+    assert len(rows) == 3 and "MFLOP/token" in shown
+    assert float(rows[0][4]) < float(rows[1][4]) < float(rows[2][4]), "operations"
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    for depth, row in zip((1, 4), (rows[0], rows[2])):
+        assert main(["evaluate", *options, "--depth", str(depth)]) == 0
+        assert row[1] in capsys.readouterr().out, "the loss, evaluated alone"
+    assert main(["evaluate", *options, "--depths", "1", "4", "--unit-steps"]) == 0
+    others = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert next(row for row in others if row[:1] == ["4"])[1] != rows[2][1]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--depths", "2", "--depth", "3"], "leave --depth and --ngrams out"),
+        (["--figure", "x.png"], "name --depths"),
+        (["--depths", "2", "--figure", "x.txt"], "ends in .png or .pdf"),
+        (["--depths", "0"], "expected a whole number of layers"),
+    ],
+)
+def test_depths_that_evaluate_cannot_compare(trained, options, sentence, capsys):
+    assert main(["evaluate", "--checkpoint", str(trained[0]), *options]) == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())
+
+
 def test_evaluate_takes_the_text_of_the_run_where_none_is_named(trained, tmp_path, capsys):
     run, text = trained
     for place in (run, run / "final", run / "checkpoints" / "best"):
