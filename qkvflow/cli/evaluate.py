@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 from rich.console import Console
 
+from qkvflow.analysis.depth_curve import depth_curve, depth_table, draw_depth_curve
 from qkvflow.config import ConfigError
 from qkvflow.config.strict import Bound, Count, Share, bound_problems
 from qkvflow.data import (
@@ -30,7 +31,6 @@ from qkvflow.models import LanguageModel, unroll
 from qkvflow.progress import elapsed, progress
 from qkvflow.report.table import Table, to_terminal
 from qkvflow.train import Evaluation, evaluate, load_model, read_tokenizer
-from qkvflow.train.depth_curve import depth_curve, depth_table, draw_depth_curve
 from qkvflow.train.evaluation import count_windows
 from qkvflow.train.resume import own_text, text_digest
 
