@@ -36,9 +36,10 @@ BOUND = 1.3
 
 def read_prompt(checkpoint, length):
     """The first tokens of the valid split of the text that a model was trained on."""
-    corpus = load_corpus(own_text(checkpoint, None, "run")[0])
+    data, documents = own_text(checkpoint, None, "run")
+    corpus = load_corpus(data, limit=documents)
     split = prepare(corpus, read_tokenizer(checkpoint), default_cache_dir())["valid"]
-    return hax.named(jnp.asarray(split[:length], jnp.int32)[None], ("batch", "position"))
+    return hax.named(jnp.asarray(split.ids[:length].astype("int32"))[None], ("batch", "position"))
 
 
 def seconds(call, seed):

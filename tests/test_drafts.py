@@ -102,24 +102,25 @@ def exact_distribution(model, prompt, count, **how):
 
 SAMPLES = 6000
 WAYS = [
-    ("standard", {"temperature": 1.0}),
-    ("standard", {"temperature": 0.7, "top_k": 2}),
-    ("time_indexed_ssm", {"temperature": 1.0}),
-    ("time_indexed_ssm", {"temperature": 1.3, "top_p": 0.8}),
-    ("hybrid", {"temperature": 1.2, "top_k": 2, "top_p": 0.9}),
+    ("standard", 1, 0.4, {"temperature": 1.0}),
+    ("standard", 1, 0.4, {"temperature": 0.7, "top_k": 2}),
+    ("time_indexed_ssm", 3, 0.7, {"temperature": 1.0}),
+    ("time_indexed_ssm", 3, 0.7, {"temperature": 1.3, "top_p": 0.8}),
+    ("hybrid", 3, 0.7, {"temperature": 1.2, "top_k": 2, "top_p": 0.9}),
 ]
+"""Models with their seed and scale, whose drafts are wrong often enough."""
 
 
 @pytest.mark.usefixtures("_drafts_are_cheap")
-@pytest.mark.parametrize(("name", "how"), WAYS)
-def test_sampling_with_drafts_has_the_exact_distribution(name, how):
+@pytest.mark.parametrize(("name", "seed", "scale", "how"), WAYS)
+def test_sampling_with_drafts_has_the_exact_distribution(name, seed, scale, how):
     """Four tokens: the first from the prompt, the others by a round that may end at any of them."""
-    model = random_model(name, small_config(num_layers=2, vocab_size=3), scale=0.4)
+    model = random_model(name, small_config(num_layers=2, vocab_size=3), seed, scale)
     prompt = np.array([1, 0, 2], np.int32)
     rows = hax.named(jnp.asarray(np.repeat(prompt[None], SAMPLES, 0)), ("batch", "position"))
     key = jax.random.key(0)
     drafted = generate_with_drafts(model, rows, 4, key=key, draft_depth=1, draft_tokens=2, **how)
-    assert 0.2 < drafted.acceptance < 0.95, drafted.acceptance
+    assert 0.2 < drafted.acceptance < 0.9, drafted.acceptance
     digits = np.asarray(drafted.text.array)[:, 3:] @ 3 ** np.arange(4)[::-1]
     counts, expected = np.bincount(digits, minlength=81), exact_distribution(model, prompt, 4, **how)
     assert counts[expected == 0].sum() == 0
@@ -153,7 +154,7 @@ def test_drafts_pay_for_a_few_rows_of_a_deep_model():
         return share_to_pay(model, depth, 4, rows, 100)
 
     assert share(1, 1) < share(2, 1) < share(2, 4) < 1 < share(2, 64)
-    assert 0.3 < share(1, 1) < 0.6
+    assert 0.5 < share(1, 1) < 0.7
     assert share(16, 1) > 1
 
 
