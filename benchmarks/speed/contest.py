@@ -30,7 +30,8 @@ PATIENCE = 10.0
 def measured() -> dict[str, str]:
     """The date, and the digest of the code that is measured now: the library and the contestants."""
     here = Path(__file__).parent
-    files = [*source_files(), here.parents[1] / "qkvflow" / "generate.py", *here.glob("*.py")]
+    generate = here.parents[1] / "qkvflow" / "generate"
+    files = [*source_files(), *generate.glob("*.py"), *here.glob("*.py")]
     return {"date": now(), "code": digest_of(files)}
 
 

@@ -2,6 +2,7 @@
 
     qkvflow generate --checkpoint runs/first --prompt "The river " --tokens 300
     qkvflow generate --checkpoint runs/first --prompt "The river " --depth 12 --temperature 0
+    qkvflow generate --checkpoint runs/first --prompt "The river " --draft-depth 2
 
 When the model's longest sequence is full, it goes on from the second half of it.
 """
@@ -10,16 +11,19 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import haliax as hax
 import jax
 import jax.numpy as jnp
 import numpy as np
+from haliax import NamedArray
+from jax import Array
 
 from qkvflow.config import ConfigError
 from qkvflow.config.strict import Count, NotNegativeInt, bound_problems
 from qkvflow.data.tokenizer import Ids, Tokenizer
-from qkvflow.generate import choice_problems, generate
+from qkvflow.generate import Drafted, choice_problems, generate, generate_with_drafts
 from qkvflow.models import LanguageModel, unroll
 from qkvflow.progress import elapsed
 from qkvflow.train import load_model, read_tokenizer
@@ -45,6 +49,11 @@ class Options:
     """Number of likeliest tokens to sample from; None: all."""
     top_p: float | None = None
     """Probability of the likeliest tokens to sample from, together; None: all tokens."""
+    draft_depth: int | None = None
+    """Layers at which the model proposes tokens that all its layers then check at once, which changes
+    no probabilities and saves time where most are accepted; None: no proposals."""
+    draft_tokens: Count = 4
+    """Tokens that the model at --draft-depth layers proposes at a time."""
     seed: NotNegativeInt = 0
     """Sampling seed."""
 
@@ -61,13 +70,16 @@ def run(options: Options) -> None:
         with elapsed(f"sampling the weights at {options.depth} layers"):
             model = unroll(model, options.depth, unit_steps=options.unit_steps)
     shown = ""
-    for ids in continuations(model, prompt, options):
+    drafted: list[Drafted] = []
+    for ids in continuations(model, prompt, options, drafted):
         # A character may be made of several tokens: one that is not whole yet waits for the rest.
         text = options.prompt + tokenizer.decode(ids)
         whole = text if len(ids) == options.tokens else text.rstrip("\ufffd")
         print(whole[len(shown) :], end="", flush=True)
         shown = whole
     print()
+    if drafted:
+        print(said_of(drafted), file=sys.stderr)
 
 
 def read_prompt(tokenizer: Tokenizer, text: str) -> Ids:
@@ -84,8 +96,22 @@ def read_prompt(tokenizer: Tokenizer, text: str) -> Ids:
     return ids
 
 
-def continuations(model: LanguageModel, prompt: np.ndarray, options: Options) -> Iterator[np.ndarray]:
-    """All new tokens so far, again and again, each time with more of them."""
+def said_of(drafted: list[Drafted]) -> str:
+    """What became of all drafts of a text, in one line."""
+    proposed = sum(each.proposed for each in drafted)
+    accepted = sum(each.accepted for each in drafted)
+    note = drafted[-1].note
+    if not proposed:
+        return note or "There was nothing to propose."
+    depth, share = drafted[-1].depth, accepted / proposed
+    line = f"At depth {depth}, {proposed} tokens were proposed and {accepted} accepted ({share:.0%})."
+    return line if note is None else f"{line} {note}"
+
+
+def continuations(
+    model: LanguageModel, prompt: np.ndarray, options: Options, drafted: list[Drafted]
+) -> Iterator[np.ndarray]:
+    """All new tokens so far, again and again, each time with more; what became of drafts is added."""
     longest = model.config.max_position_embeddings
     key = jax.random.key(options.seed)
     ids = prompt
@@ -99,15 +125,28 @@ def continuations(model: LanguageModel, prompt: np.ndarray, options: Options) ->
         layers = model.config.num_layers
         with elapsed(f"compiling, then generating {count} tokens with {layers} layers"):
             named = hax.named(jnp.asarray(context)[None], ("batch", "position"))
-            whole = generate(
-                model,
-                named,
-                count,
-                key=k,
-                temperature=options.temperature,
-                top_k=options.top_k,
-                top_p=options.top_p,
-            )
+            whole = _continued(model, named, count, k, options, drafted)
         new = np.asarray(whole.array)[0, len(context) :]
         ids = np.concatenate([ids, new])
         yield ids[len(prompt) :]
+
+
+def _continued(
+    model: LanguageModel,
+    context: NamedArray,
+    count: int,
+    key: Array,
+    options: Options,
+    drafted: list[Drafted],
+) -> NamedArray:
+    """The context and `count` more tokens; without drafts once they have not paid."""
+    how: dict[str, Any] = {
+        "temperature": options.temperature,
+        "top_k": options.top_k,
+        "top_p": options.top_p,
+    }
+    if options.draft_depth is None or (drafted and drafted[-1].note):
+        return generate(model, context, count, key=key, **how)
+    how |= {"draft_depth": options.draft_depth, "draft_tokens": options.draft_tokens}
+    drafted.append(generate_with_drafts(model, context, count, key=key, **how))
+    return drafted[-1].text

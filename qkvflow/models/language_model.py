@@ -140,7 +140,10 @@ class LanguageModel(eqx.Module):
         assert self.transformer.wpe is not None
         if isinstance(offset, int):
             return self.transformer.wpe.weight.array[offset : offset + length]
-        return self.transformer.wpe(jnp.arange(length) + offset)
+        # Proposals of a draft may reach beyond the last position: they are cut off later, but a NaN
+        # among keys or values would be seen before.
+        last = self.config.max_position_embeddings - 1
+        return self.transformer.wpe(jnp.minimum(jnp.arange(length) + offset, last))
 
     def head(self, x: NamedArray) -> Array:
         """Logits [batch, position, vocab] of x(1), in float32."""
@@ -193,6 +196,7 @@ class LanguageModel(eqx.Module):
 
         Layers are written out and every cache is an array of its own, so that a loop over tokens
         changes it in place. Of a deep model, which would take minutes to compile, they are scanned.
+        Caches are addressed by position: to take back tokens is to go on from a smaller offset.
         """
         x, plan = self.embed(ids, offset), self.plan()
         context, left = Context(offset=offset, rounded=rounds_operands(self.config)), []
@@ -208,14 +212,17 @@ class LanguageModel(eqx.Module):
             left.append(cache)
         return self.head(x), left
 
-    def empty_caches(self, batch: int, length: int) -> list[list[Any]]:
-        """Caches for `length` positions, one for each layer and stage, or one for all of a stage."""
+    def empty_caches(self, batch: int, length: int, back: int = 0) -> list[list[Any]]:
+        """Caches for `length` positions, one for each layer and stage, or one for all of a stage.
+
+        Passes of up to `back` positions can be taken back, in whole or in part.
+        """
         block = resolve(self.transformer.blocks, 1.0)
         dtype = jnp.dtype(self.config.stream_dtype)
         plan = self.plan()
 
         def of_a_layer() -> list[Any]:
-            return [block.empty_cache(batch, length, dtype) for _ in range(plan.stages)]
+            return [block.empty_cache(batch, length, dtype, back) for _ in range(plan.stages)]
 
         if plan.evaluations > WRITTEN_OUT:
             return jax.tree.map(lambda x: jnp.broadcast_to(x, (plan.visits, *x.shape)), of_a_layer())

@@ -30,7 +30,7 @@ HIDDEN = float(jnp.finfo(jnp.float32).min) / 2
 
 
 class AttentionCache(eqx.Module):
-    """Keys and values [H, S, D] of the positions seen so far; the rest is zero."""
+    """Keys and values [H, S, D] of the positions seen so far; no query sees the rest."""
 
     keys: Array
     values: Array
@@ -56,8 +56,8 @@ class Attention(eqx.Module):
     rotary_base: float | None = eqx.field(static=True)
     pdrop: float = eqx.field(static=True)
 
-    def empty_cache(self, batch: int, length: int, dtype: jnp.dtype) -> AttentionCache:
-        """A cache for `length` positions."""
+    def empty_cache(self, batch: int, length: int, dtype: jnp.dtype, back: int = 0) -> AttentionCache:
+        """A cache for `length` positions; to go back, no room is needed: the offset hides the rest."""
         KVHeads, _, HeadSize = self.qkv.Out
         zeros = jnp.zeros((batch * KVHeads.size, length, HeadSize.size), dtype)
         return AttentionCache(zeros, zeros)

@@ -107,9 +107,9 @@ class Block(eqx.Module):
         values = attention.part.values(normed, rounded=context.rounded)
         return context._replace(first_values=values)
 
-    def empty_cache(self, batch: int, length: int, dtype: jnp.dtype) -> dict[str, Any]:
-        """One empty cache for every part."""
-        return {n: self.parts[n].part.empty_cache(batch, length, dtype) for n in self.names}
+    def empty_cache(self, batch: int, length: int, dtype: jnp.dtype, back: int = 0) -> dict[str, Any]:
+        """One empty cache for every part, from which a text can go back by so many positions."""
+        return {n: self.parts[n].part.empty_cache(batch, length, dtype, back) for n in self.names}
 
 
 def looks_back(block: Block) -> bool:

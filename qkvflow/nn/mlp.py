@@ -32,7 +32,7 @@ class MLP(eqx.Module):
     down: Linear
     activation: str = eqx.field(static=True)
 
-    def empty_cache(self, batch: int, length: int, dtype: object) -> None:
+    def empty_cache(self, batch: int, length: int, dtype: object, back: int = 0) -> None:
         """Positions do not see each other: there is nothing to remember."""
 
     def operations(self, length: int) -> int:

@@ -22,7 +22,7 @@ import haliax as hax
 import jax
 import jax.numpy as jnp
 from haliax import Axis, NamedArray
-from jax import Array
+from jax import Array, lax
 
 from qkvflow.config import Gpt2Config
 from qkvflow.config.strict import RATIO, Bound, Positive, Size
@@ -36,6 +36,7 @@ from qkvflow.nn.ssm_scan import (
     causal_conv,
     inverse_softplus,
     scan_by_chunks,
+    scan_keeping_states,
     scan_step,
     silu,
     silu_gate,
@@ -52,10 +53,35 @@ DECAY = 5
 
 
 class SsmCache(eqx.Module):
-    """What the past leaves behind: the last inputs of the convolution, and the state."""
+    """What the past leaves behind: the last inputs of the convolution, and the state.
+
+    What n positions leave is in slot n modulo the number of slots, so that with several slots a text
+    can be taken up again from any of its last positions: the offset of the next ones says from which.
+    """
 
     past: Array
+    """[slots, batch, width - 1, channels]"""
     state: Array
+    """[slots, batch, states, heads, channels of a head]"""
+
+    def after(self, offset: Array | int) -> tuple[Array, Array]:
+        """What `offset` positions left behind."""
+        slots = len(self.past)
+        if slots == 1:
+            return self.past[0], self.state[0]
+        slot = jnp.asarray(offset) % slots
+        return (
+            lax.dynamic_index_in_dim(self.past, slot, keepdims=False),
+            lax.dynamic_index_in_dim(self.state, slot, keepdims=False),
+        )
+
+    def extended(self, pasts: Array, states: Array, count: Array | int) -> "SsmCache":
+        """This cache with what the last positions of `count` have left, one entry for each."""
+        slots = len(self.past)
+        if slots == 1:
+            return SsmCache(pasts[-1:], states[-1:])
+        at = (jnp.asarray(count) - jnp.arange(len(pasts))[::-1]) % slots
+        return SsmCache(self.past.at[at].set(pasts), self.state.at[at].set(states))
 
 
 class SelectiveSSM(eqx.Module):
@@ -78,12 +104,12 @@ class SelectiveSSM(eqx.Module):
         heads = self.A.Out[0].size
         return heads, self.z.Out[0].size // heads
 
-    def empty_cache(self, batch: int, length: int, dtype: jnp.dtype) -> SsmCache:
-        """No past and a zero state, whatever the length."""
+    def empty_cache(self, batch: int, length: int, dtype: jnp.dtype, back: int = 0) -> SsmCache:
+        """No past and a zero state, whatever the length; a slot more for every position to go back."""
         Width, Channels = self.conv.In[0], self.conv.Out[0]
         return SsmCache(
-            past=jnp.zeros((batch, Width.size - 1, Channels.size), dtype),
-            state=jnp.zeros((batch, self.state_size, *self._heads), jnp.float32),
+            past=jnp.zeros((back + 1, batch, Width.size - 1, Channels.size), dtype),
+            state=jnp.zeros((back + 1, batch, self.state_size, *self._heads), jnp.float32),
         )
 
     def operations(self, length: int) -> int:
@@ -101,20 +127,23 @@ class SelectiveSSM(eqx.Module):
         cache: SsmCache | None = context.cache
         rounded = context.rounded
         batch, length, _ = x.array.shape
-        start = cache or self.empty_cache(batch, length, x.dtype)
-        signal, past = self._convolved(self.xbc(x, rounded=rounded).array, start.past)
+        past, state = (cache or self.empty_cache(batch, length, x.dtype)).after(context.offset)
+        kept = 1 if cache is None or length >= len(cache.past) else length
+        signal, pasts = self._convolved(self.xbc(x, rounded=rounded).array, past, kept)
         inner = self.z.Out[0].size
         values, B, C = jnp.split(signal, (inner, inner + self.state_size), axis=-1)
         values = values.reshape(batch, length, *self._heads).astype(jnp.float32)
         step = self.delta(x).array.astype(jnp.float32) + self.delta_bias.weight.array[None, None]
         delta = jax.nn.softplus(step)
         B, C = B.astype(jnp.float32), C.astype(jnp.float32)
-        mixed, state = self._scan(values, delta, B, C, start.state)
+        mixed, states = self._scan(values, delta, B, C, state, kept)
         mixed += values * self.D.weight.array[None, None, :, None]
         z = self.z(x, rounded=rounded).array.astype(jnp.float32)
         gated = silu_gate(mixed.reshape(batch, length, -1), z)
         normed = self.norm(hax.named(gated.astype(x.dtype), (*x.axes[:2], *self.z.Out)))
-        return self.out(normed, rounded=rounded), None if cache is None else SsmCache(past, state)
+        if cache is not None:
+            cache = cache.extended(pasts, states, context.offset + length)
+        return self.out(normed, rounded=rounded), cache
 
     def parameters(self) -> Table:
         """x, B and C are maps of their own, side by side; the convolution has a kernel a channel."""
@@ -129,21 +158,28 @@ class SelectiveSSM(eqx.Module):
                 table[path] = dataclasses.replace(found, kind="vector")
         return table
 
-    def _convolved(self, channels: Array, past: Array) -> tuple[Array, Array]:
+    def _convolved(self, channels: Array, past: Array, kept: int) -> tuple[Array, Array]:
+        """The signal, and the inputs that the next call needs after each of the last positions."""
         kernel = self.conv.weight.array.astype(channels.dtype)
-        mixed, past = causal_conv(channels, kernel, past)
+        mixed, _ = causal_conv(channels, kernel, past)
         if self.conv.bias is not None:
             mixed += self.conv.bias.array[None, None].astype(channels.dtype)
-        return silu(mixed), past
+        inputs, length = jnp.concatenate([past, channels], axis=1), channels.shape[1]
+        counts = range(length - kept + 1, length + 1)
+        return silu(mixed), jnp.stack([inputs[:, n : n + past.shape[1]] for n in counts])
 
     def _scan(
-        self, values: Array, delta: Array, B: Array, C: Array, state: Array
+        self, values: Array, delta: Array, B: Array, C: Array, state: Array, kept: int
     ) -> tuple[Array, Array]:
+        """What the recurrence gives, and the state after each of the last positions."""
         A = -jax.nn.softplus(self.A.weight.array)
         if values.shape[1] == 1:
             y, state = scan_step(state, values[:, 0], delta[:, 0], A, B[:, 0], C[:, 0])
-            return y[:, None], state
-        return scan_by_chunks(values, delta, A, B, C, state, chunk_size=self.chunk_size)
+            return y[:, None], state[None]
+        if kept > 1:
+            return scan_keeping_states(values, delta, A, B, C, state)
+        y, state = scan_by_chunks(values, delta, A, B, C, state, chunk_size=self.chunk_size)
+        return y, state[None]
 
 
 @PARTS.register("ssm")

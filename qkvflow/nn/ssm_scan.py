@@ -1,4 +1,4 @@
-"""The selective state-space recurrence, by three routes that agree.
+"""The selective state-space recurrence, by routes that agree.
 
 For each batch row and head, with P channels x_t, a step size delta_t > 0, a rate A < 0 and
 vectors B_t, C_t of N states (Gu & Dao 2023; Dao & Gu 2024, where A is one number a head):
@@ -8,7 +8,8 @@ vectors B_t, C_t of N states (Gu & Dao 2023; Dao & Gu 2024, where A is one numbe
 
 Axes of plain arrays: b batch, t position, h head, p channel, n state; g chunk of a batch row, i and j
 positions of one chunk. A state is kept as [b,n,h,p]. `scan_by_loop` is the definition,
-`scan_by_chunks` the same as matrix products, `scan_step` one position of it.
+`scan_by_chunks` the same as matrix products, `scan_step` one position of it, `scan_keeping_states` the
+definition that keeps every state.
 
 silu, alone and as a gate, is written so that its value and its gradient end in a division. XLA's CPU
 backend merges loops and repeats in each of them what it takes for cheap, here whole convolutions, but
@@ -22,6 +23,8 @@ from jax import Array, lax
 # A step that multiplies the old state by exp(-20) = 2e-9 has forgotten it in float32. Flooring the
 # exponent there keeps sums of it small, so that their differences inside a chunk stay accurate.
 FORGOTTEN = -20.0
+WRITTEN_OUT = 8
+"""Positions of a loop that are written out, where there are few of them."""
 
 
 def scan_step(
@@ -50,6 +53,21 @@ def scan_by_loop(
     by_position = tuple(jnp.moveaxis(a, 1, 0) for a in (x, delta, B, C))
     state, y = lax.scan(step, state, by_position)
     return jnp.moveaxis(y, 0, 1), state
+
+
+def scan_keeping_states(
+    x: Array, delta: Array, A: Array, B: Array, C: Array, state: Array
+) -> tuple[Array, Array]:
+    """`scan_by_loop` that returns the states after all positions, [t,b,n,h,p]; for a few positions."""
+
+    def step(state: Array, inputs: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
+        x, delta, B, C = inputs
+        y, state = scan_step(state, x, delta, A, B, C)
+        return state, (y, state)
+
+    by_position = tuple(jnp.moveaxis(a, 1, 0) for a in (x, delta, B, C))
+    y, states = lax.scan(step, state, by_position, unroll=min(len(by_position[0]), WRITTEN_OUT))[1]
+    return jnp.moveaxis(y, 0, 1), states
 
 
 def scan_by_chunks(

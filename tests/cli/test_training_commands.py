@@ -17,6 +17,7 @@ import qkvflow
 from qkvflow.cli.main import main
 from qkvflow.cli.train import Display
 from qkvflow.data import ByteTokenizer
+from qkvflow.generate import drafts
 from tests.experiments.support import tiny_fields
 from tests.models.gpt2_files import write_gpt2
 from tests.train.support import write_text
@@ -246,6 +247,9 @@ def test_export_writes_what_the_other_commands_read(trained, tmp_path, capsys):
         (["--temperature", "nan"], "temperature nan"),
         (["--temperature", "1e-40"], "temperature 1e-40"),
         (["--top-p", "2"], "top_p 2"),
+        (["--draft-depth", "1", "--draft-tokens", "0"], "draft_tokens is 0"),
+        (["--draft-depth", "3"], "draft_depth is 3 and this model has 2 layers"),
+        (["--draft-depth", "0"], "draft_depth is 0"),
     ],
 )
 def test_choices_that_cannot_be_used_are_a_sentence(trained, capsys, options, words):
@@ -256,6 +260,23 @@ def test_choices_that_cannot_be_used_are_a_sentence(trained, capsys, options, wo
     if "depth" not in words:  # which depends on the model
         assert main(["generate", "--checkpoint", "none", "--prompt", "a", *options]) == 2
         assert words in capsys.readouterr().err
+
+
+def test_drafts_change_no_text_and_what_became_of_them_is_said(trained, capsys, monkeypatch):
+    """40 tokens are more than the model has positions."""
+    monkeypatch.setattr(drafts, "MORE", 0.0)
+    command = ["generate", "--checkpoint", str(trained[0]), "--prompt", "a", "--tokens", "40"]
+    assert main([*command, "--temperature", "0"]) == 0
+    plain = capsys.readouterr()
+    assert main([*command, "--temperature", "0", "--draft-depth", "1"]) == 0
+    drafted = capsys.readouterr()
+    assert drafted.out == plain.out and plain.err == ""
+    proposed, accepted = re.search(
+        r"At depth 1, (\d+) tokens were proposed and (\d+) acc", drafted.err
+    ).groups()
+    assert int(proposed) > 0 and int(accepted) <= int(proposed)
+    assert main([*command, "--draft-depth", "2"]) == 0
+    assert capsys.readouterr().err.startswith("Drafts of depth 2 cannot pay here")
 
 
 def test_what_the_tokenizer_loses_of_a_prompt_is_said(trained, capsys):

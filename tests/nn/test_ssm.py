@@ -16,6 +16,7 @@ from qkvflow.nn.ssm_scan import (
     inverse_softplus,
     scan_by_chunks,
     scan_by_loop,
+    scan_keeping_states,
     scan_step,
     silu,
     silu_gate,
@@ -61,6 +62,14 @@ def outputs_and_gradients(route, inputs):
 
     (_, outputs), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(inputs)
     return outputs, gradients
+
+
+def test_states_are_those_of_the_loop():
+    inputs = random_inputs(9)
+    y, states = scan_keeping_states(*inputs)
+    assert difference((y, states[-1]), scan_by_loop(*inputs)) < 1e-6
+    some = [a if i in (2, 5) else a[:, :4] for i, a in enumerate(inputs)]
+    assert difference(states[3], scan_by_loop(*some)[1]) < 1e-6
 
 
 def test_the_loop_is_the_definition():
@@ -207,6 +216,23 @@ def test_the_cached_part_continues_the_uncached_one():
         y, cache = run(hax.named(x.array[:, piece], x.axis_names), Context(cache=cache))
         outputs.append(y.array)
     assert difference(jnp.concatenate(outputs, axis=1), whole.array) < 1e-4
+
+
+@pytest.mark.parametrize("kept", range(5))
+def test_a_cache_goes_back_to_any_of_the_last_positions(kept):
+    config, part = make_part()
+    x = random_x(config)
+    run = eqx.filter_jit(part)
+
+    def pieces(piece, cache, offset):
+        named = hax.named(piece, x.axis_names)
+        return run(named, Context(cache=cache, offset=jnp.asarray(offset)))
+
+    _, cache = pieces(x.array[:, :9], part.empty_cache(2, 20, jnp.float32, back=4), 0)
+    astray = x.array[:, 9:13].at[:, kept:].multiply(-2.0)
+    _, cache = pieces(astray, cache, 9)
+    y, _ = pieces(x.array[:, 9 + kept :], cache, 9 + kept)
+    assert difference(y.array, run(x)[0].array[:, 9 + kept :]) < 1e-4
 
 
 def test_the_cache_does_not_grow_with_the_text():

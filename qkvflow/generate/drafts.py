@@ -1,0 +1,317 @@
+"""Drafts from the model itself: few layers propose tokens, all layers check them in one pass.
+
+    accept a proposal d, drawn from q, with probability min(1, p(d) / q(d));
+    at the first that falls, draw from max(p - q, 0), normalised; where none falls, one more from p
+
+(Leviathan et al. 2023; Chen et al. 2023). Each token so has exactly the distribution p of the full
+depth, up to the rounding of a pass over several positions; at temperature 0, where p and q are 0 or 1,
+it is the likeliest. p and q are what `choose_token` draws from, after temperature, top-k and top-p.
+
+Symbols: K proposals a round. n tokens of a row are known; the caches of the full depth hold what n - 1
+of them left, those of the draft n - 2, so that its first pass of a round reads two. A rejection takes
+nothing back: caches are addressed by position, and the next round goes on from a smaller offset.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from haliax import NamedArray
+from jax import Array, lax
+
+from qkvflow.generate.choosing import choose_token, token_probabilities
+from qkvflow.generate.plain import continue_rows
+from qkvflow.generate.request import as_rows, as_text, check_request, draft_problems
+from qkvflow.models import LanguageModel, forward_flops, unroll
+
+TRIAL = 16
+"""Rounds after which drafts have to pay."""
+MORE = 0.5
+"""What every further token adds to a pass, in passes of one token: as measured on a CPU, width 256, 8
+layers. The more rows a batch has, the more it counts, and the less drafts pay."""
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """A text that was continued with drafts, and what became of them."""
+
+    text: NamedArray
+    """Prompt and continuation."""
+    depth: int
+    """Layers of the draft."""
+    proposed: int
+    """Tokens that the draft proposed."""
+    accepted: int
+    """Proposals that the full depth let stand."""
+    needed: float
+    """Share of the proposals that has to stand for drafts to pay; from 1 on they cannot."""
+    plain: int
+    """Tokens that were generated without drafts, since those did not pay."""
+
+    @property
+    def acceptance(self) -> float:
+        """Share of the proposals that stood; 0 where there were none."""
+        return self.accepted / max(self.proposed, 1)
+
+    @property
+    def note(self) -> str | None:
+        """A sentence where drafts did not pay."""
+        if self.plain == 0:
+            return None
+        if self.needed >= 1:
+            return (
+                f"Drafts of depth {self.depth} cannot pay here, even if every proposed token were "
+                "accepted: the text was generated without them."
+            )
+        return (
+            f"Drafts of depth {self.depth} do not pay here: {self.acceptance:.0%} of the proposed "
+            f"tokens were accepted and more than {self.needed:.0%} would have to be. From then on "
+            f"({self.plain} tokens) the text was generated without them."
+        )
+
+
+def generate_with_drafts(
+    model: LanguageModel,
+    prompt_ids: NamedArray,
+    max_new_tokens: int,
+    *,
+    draft_depth: int,
+    draft_tokens: int = 4,
+    key: Array | None = None,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> Drafted:
+    """`generate` with drafts; returns the text and how many of the proposals stood.
+
+    `unroll(model, draft_depth)` proposes `draft_tokens` tokens at a time. Drafts pay where a round
+    gives more tokens than it costs in steps of plain generation, by counted operations. Those that do
+    not after some rounds are given up for the rest of the text, those that cannot are never begun.
+
+    Example:
+        >>> import haliax as hax, jax
+        >>> from qkvflow.config import Gpt2Config
+        >>> from qkvflow.models import NeuralODELM
+        >>> config = Gpt2Config(hidden_dim=32, num_heads=2, num_layers=4)
+        >>> model = NeuralODELM.init(config, key=jax.random.key(0))
+        >>> prompt = hax.named(jax.numpy.array([[1, 2, 3]]), ("batch", "position"))
+        >>> drafted = generate_with_drafts(model, prompt, 9, draft_depth=1, temperature=0.0)
+        >>> drafted.text.resolve_axis("position").size
+        12
+    """
+    how: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    problems = draft_problems(model, draft_depth, draft_tokens)
+    check_request(model, prompt_ids, max_new_tokens, key, **how, more_problems=problems)
+    ids, rows = as_rows(prompt_ids)
+    depth, proposals = int(draft_depth), int(draft_tokens)
+    batch, length = rows.shape
+    needed = share_to_pay(model, depth, proposals, batch, length + max_new_tokens)
+    if max_new_tokens == 0:
+        return Drafted(ids, depth, 0, 0, needed, 0)
+    key = jax.random.key(0) if key is None else key
+    choose = eqx.Partial(choose_token, **how)
+    if needed >= 1:
+        new = continue_rows(model, rows, key, max_new_tokens, choose)
+        text = as_text(jnp.concatenate([rows, new], axis=1), ids)
+        return Drafted(text, depth, 0, 0, needed, new.size)
+    choices = choose, eqx.Partial(token_probabilities, **how)
+    whole, rounds, accepted, plain = _continue(
+        model, rows, key, max_new_tokens, depth, proposals, needed, *choices
+    )
+    proposed = int(rounds) * proposals
+    return Drafted(as_text(whole, ids), depth, proposed, int(accepted), needed, int(plain))
+
+
+def share_to_pay(model: LanguageModel, depth: int, proposals: int, rows: int, length: int) -> float:
+    """Share of the proposals of a round that has to stand to make up for what it costs.
+
+    Costs are in steps of plain generation: a pass of one token for every row, through all layers.
+    """
+    shallow = forward_flops(model, 1, length, depth) / forward_flops(model, 1, length)
+
+    def cost(tokens: int) -> float:
+        return (1 + MORE * (rows * tokens - 1)) / (1 + MORE * (rows - 1))
+
+    in_all = shallow * (cost(2) + proposals - 1) + cost(proposals + 1)
+    return (in_all - 1) / proposals  # a token more than those that stand comes of every round
+
+
+class _Reader(eqx.Module):
+    """A model with its weights made, that reads rows which stand at different positions."""
+
+    model: LanguageModel
+    layers: list[list[Any]]
+
+    def empty_caches(self, rows: int, length: int, back: int) -> Any:
+        """Caches of every row by itself, with a leading axis of rows."""
+        one = self.model.empty_caches(1, length, back)
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (rows, *x.shape)), one)
+
+    def __call__(self, ids: Array, caches: Any, offsets: Array) -> tuple[Array, Any]:
+        """Logits [rows, position, vocab] of ids [rows, position] that follow `offsets` others."""
+
+        def row(ids: Array, caches: Any, offset: Array) -> tuple[Array, Any]:
+            logits, caches = self.model.extend(self.layers, ids[None], caches, offset)
+            return logits[0], caches
+
+        if ids.shape[0] > 1:
+            return jax.vmap(row)(ids, caches, offsets)
+        # A single row is no batch of one: that would write to caches by scatters, not in place.
+        found = row(*jax.tree.map(lambda x: x[0], (ids, caches, offsets)))
+        return jax.tree.map(lambda x: x[None], found)
+
+
+class _State(NamedTuple):
+    """What a round goes on from."""
+
+    text: Array
+    """[rows, length + count + K + 1]; tokens beyond `known` mean nothing."""
+    known: Array
+    """[rows]: n."""
+    caches: Any
+    draft_caches: Any
+    key: Array
+    rounds: Array
+    """[rows]: rounds in which a row was not finished."""
+    accepted: Array
+    """[rows]: proposals that stood."""
+
+
+@eqx.filter_jit
+def _continue(
+    model: LanguageModel,
+    prompt: Array,
+    key: Array,
+    count: int,
+    depth: int,
+    proposals: int,
+    needed: float,
+    choose: Callable[..., Array],
+    probabilities: Callable[..., Array],
+) -> tuple[Array, Array, Array, Array]:
+    """The text; of all rows the rounds, the accepted proposals and the tokens without drafts."""
+    draft, end = unroll(model, depth), prompt.shape[1] + count
+    full, shallow = _Reader(model, model.layers()), _Reader(draft, draft.layers())
+
+    def is_worth_a_round(state: _State) -> Array:
+        proposed = proposals * jnp.maximum(jnp.sum(state.rounds), 1)
+        pays = jnp.sum(state.accepted) / proposed > needed
+        return jnp.any(state.known < end) & (pays | (jnp.max(state.rounds) < TRIAL))
+
+    def next_round(state: _State) -> _State:
+        key, k_propose, k_judge = jax.random.split(state.key, 3)
+        tokens, q, draft_caches = _propose(shallow, state, k_propose, proposals, choose, probabilities)
+        ids = jnp.concatenate([_tokens_at(state.text, state.known - 1, 1), tokens], axis=1)
+        logits, caches = full(ids, state.caches, state.known - 1)
+        keys = jax.random.split(k_judge, len(tokens))
+        accepted, new = jax.vmap(_judge)(probabilities(logits), q, tokens, keys)
+        unfinished = state.known < end
+        return _State(
+            text=_written(state.text, new, state.known),
+            known=jnp.minimum(state.known + accepted + 1, end),
+            caches=caches,
+            draft_caches=draft_caches,
+            key=key,
+            rounds=state.rounds + unfinished.astype(jnp.int32),
+            accepted=state.accepted + jnp.where(unfinished, accepted, 0),
+        )
+
+    start = _read_prompt(full, shallow, prompt, key, count, proposals, choose)
+    drafted = lax.while_loop(is_worth_a_round, next_round, start)
+    text = _finish(full, drafted, end, choose)
+    plain = jnp.sum(end - drafted.known)
+    return text[:, :end], jnp.sum(drafted.rounds), jnp.sum(drafted.accepted), plain
+
+
+def _read_prompt(
+    full: _Reader,
+    shallow: _Reader,
+    prompt: Array,
+    key: Array,
+    count: int,
+    proposals: int,
+    choose: Callable[..., Array],
+) -> _State:
+    """The state after the prompt and one token from the full depth."""
+    rows, length = prompt.shape
+    room, back = length + count + proposals, proposals + 1
+    caches, draft_caches = (of.empty_caches(rows, room, back) for of in (full, shallow))
+    zeros = jnp.zeros((rows,), jnp.int32)
+    if length > 1:
+        _, draft_caches = shallow(prompt[:, :-1], draft_caches, zeros)
+    logits, caches = full(prompt, caches, zeros)
+    key, k_first = jax.random.split(key)
+    text = jnp.pad(prompt, ((0, 0), (0, count + proposals + 1)))
+    text = text.at[:, length].set(choose(logits[:, -1], k_first))
+    return _State(text, zeros + length + 1, caches, draft_caches, key, zeros, zeros)
+
+
+def _propose(
+    shallow: _Reader,
+    state: _State,
+    key: Array,
+    proposals: int,
+    choose: Callable[..., Array],
+    probabilities: Callable[..., Array],
+) -> tuple[Array, Array, Any]:
+    """Proposals [rows, K], the distributions q [rows, K, vocab] they come from, and caches."""
+    keys = jax.random.split(key, proposals)
+    ids = _tokens_at(state.text, state.known - 2, 2)
+    logits, caches = shallow(ids, state.draft_caches, state.known - 2)
+    first, q = choose(logits[:, -1], keys[0]), probabilities(logits[:, -1])
+
+    def step(carry: tuple, inputs: tuple[Array, Array]) -> tuple[tuple, tuple[Array, Array]]:
+        token, caches = carry
+        i, key = inputs
+        logits, caches = shallow(token[:, None], caches, state.known + i)
+        token = choose(logits[:, -1], key)
+        return (token, caches), (token, probabilities(logits[:, -1]))
+
+    later = jnp.arange(proposals - 1), keys[1:]
+    (_, caches), (tokens, qs) = lax.scan(step, (first, caches), later)
+    tokens, qs = jnp.concatenate([first[None], tokens]), jnp.concatenate([q[None], qs])
+    return tokens.swapaxes(0, 1), qs.swapaxes(0, 1), caches
+
+
+def _judge(p: Array, q: Array, tokens: Array, key: Array) -> tuple[Array, Array]:
+    """How many of K tokens drawn from q [K, vocab] stand by p [K + 1, vocab]; they and one more."""
+    k_accept, k_draw = jax.random.split(key)
+    proposals = jnp.arange(len(tokens))
+    of_full, of_draft = p[proposals, tokens], q[proposals, tokens]
+    chance = jax.random.uniform(k_accept, of_draft.shape)
+    stands = (of_full >= of_draft) | (chance * of_draft < of_full)
+    accepted = jnp.sum(jnp.cumprod(stands.astype(jnp.int32)))
+    here = p[accepted]
+    rest = jnp.maximum(here - jnp.pad(q, ((0, 1), (0, 0)))[accepted], 0.0)
+    # Where p and q are equal but for rounding, nothing may be left of their difference.
+    rest = jnp.where(jnp.sum(rest) > 0, rest, here)
+    token = jax.random.categorical(k_draw, jnp.log(rest)).astype(tokens.dtype)
+    return accepted, jnp.pad(tokens, (0, 1)).at[accepted].set(token)
+
+
+def _finish(full: _Reader, state: _State, end: int, choose: Callable[..., Array]) -> Array:
+    """The text after the tokens that are still missing, one a step."""
+
+    def step(carry: tuple) -> tuple:
+        text, known, caches, key = carry
+        key, k_token = jax.random.split(key)
+        logits, caches = full(_tokens_at(text, known - 1, 1), caches, known - 1)
+        text = _written(text, choose(logits[:, -1], k_token)[:, None], known)
+        return text, jnp.minimum(known + 1, end), caches, key
+
+    carry = state.text, state.known, state.caches, state.key
+    return lax.while_loop(lambda carry: jnp.any(carry[1] < end), step, carry)[0]
+
+
+def _tokens_at(text: Array, start: Array, count: int) -> Array:
+    """`count` tokens of every row, from its own start."""
+    return jax.vmap(lambda row, at: lax.dynamic_slice_in_dim(row, at, count))(text, start)
+
+
+def _written(text: Array, tokens: Array, start: Array) -> Array:
+    """The text with tokens [rows, count] written to every row at its own start."""
+    write = jax.vmap(lambda row, new, at: lax.dynamic_update_slice_in_dim(row, new, at, 0))
+    return write(text, tokens, start)

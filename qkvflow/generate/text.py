@@ -1,0 +1,59 @@
+"""Generation with caches: each new token costs one step, not a pass over the whole text."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from haliax import NamedArray
+from jax import Array
+
+from qkvflow.generate.choosing import choose_token
+from qkvflow.generate.drafts import generate_with_drafts
+from qkvflow.generate.plain import continue_rows
+from qkvflow.generate.request import as_rows, as_text, check_request
+from qkvflow.models import LanguageModel
+
+
+def generate(
+    model: LanguageModel,
+    prompt_ids: NamedArray,
+    max_new_tokens: int,
+    *,
+    key: Array | None = None,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    draft_depth: int | None = None,
+    draft_tokens: int = 4,
+) -> NamedArray:
+    """Continue a prompt by `max_new_tokens` tokens; returns prompt and continuation.
+
+    The prompt has an axis "position" and any others. Temperature 0 takes the likeliest token and
+    needs no key. `top_k` keeps the k likeliest tokens, `top_p` the smallest set of likeliest tokens
+    that has at least probability p; both after the temperature. Attention keeps keys and values of
+    each layer, the state-space part a state of fixed size. With a `draft_depth` the same curves at so
+    few layers propose `draft_tokens` tokens at a time: the same distribution, sooner where many
+    proposals stand; `generate_with_drafts` also says how many did.
+
+    Example:
+        >>> import haliax as hax, jax
+        >>> from qkvflow.config import Gpt2Config
+        >>> from qkvflow.models import NeuralODELM
+        >>> config = Gpt2Config(hidden_dim=32, num_heads=2, num_layers=2)
+        >>> model = NeuralODELM.init(config, key=jax.random.key(0))
+        >>> prompt = hax.named(jax.numpy.array([[1, 2, 3]]), ("batch", "position"))
+        >>> generate(model, prompt, 5, temperature=0.0).axes
+        (Axis(name='batch', size=1), Axis(name='position', size=8))
+    """
+    how: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    if draft_depth is not None:
+        how |= {"draft_depth": draft_depth, "draft_tokens": draft_tokens}
+        return generate_with_drafts(model, prompt_ids, max_new_tokens, key=key, **how).text
+    check_request(model, prompt_ids, max_new_tokens, key, **how)
+    ids, rows = as_rows(prompt_ids)
+    if max_new_tokens == 0:
+        return ids
+    key = jax.random.key(0) if key is None else key
+    new = continue_rows(model, rows, key, max_new_tokens, eqx.Partial(choose_token, **how))
+    return as_text(jnp.concatenate([rows, new], axis=1), ids)
