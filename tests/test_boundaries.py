@@ -41,6 +41,7 @@ from tests.models.gpt2_files import CONFIG, write_gpt2
 OURS = (ConfigError, DataError, FileError)
 ROOT = Path(__file__).parent.parent
 FORMAT1 = ROOT / "tests" / "unchanged" / "format1"
+SAVED_MODEL = FORMAT1 / "run" / "checkpoints" / "step-00000004"
 TINY = (ROOT / "configs" / "tiny.yaml").read_text()
 
 ODD = st.one_of(
@@ -278,7 +279,7 @@ def test_tokenizer_files(content):
         assert ids is None or 0 <= tokenizer.lost_bytes(TEXT, ids) <= len(TEXT.encode())
 
 
-SAVED = json.loads((FORMAT1 / "run" / "final" / "tokenizer.json").read_text())
+SAVED = json.loads((SAVED_MODEL / "tokenizer.json").read_text())
 
 
 @given(st.one_of(changed(SAVED), changed({"kind": "bpe", "tokenizer": TOKENIZER})))
@@ -293,7 +294,7 @@ def test_tokenizers_of_models(content):
     """Files with the right digest and another content."""
     place = Path("model")
     shutil.rmtree(place, ignore_errors=True)
-    shutil.copytree(FORMAT1 / "run" / "final", place)
+    shutil.copytree(SAVED_MODEL, place)
     (place / "tokenizer.json").write_text(json.dumps(content))
     sha256 = file_sha256(place / "tokenizer.json")
     resealed(

@@ -40,7 +40,7 @@ def check_greedy(model, batch=3, **how):
 @pytest.mark.parametrize("name", MODELS)
 def test_greedy_with_drafts_is_greedy_without(name, flavour):
     config = small_config(flavour=flavour, num_layers=3)
-    models = [random_model(name, config, seed, scale) for seed, scale in enumerate((0.2, 0.3))]
+    models = [random_model(name, config, seed, scale) for seed, scale in enumerate((0.2, 0.3, 1.0))]
     drafted = [check_greedy(model, draft_depth=1, draft_tokens=3) for model in models]
     assert all(each.plain == 0 for each in drafted)
     assert 0 < sum(each.accepted for each in drafted) < sum(each.proposed for each in drafted)
