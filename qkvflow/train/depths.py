@@ -23,9 +23,9 @@ def depth_at(run: RunConfig, step: int) -> int | None:
         return None
     if step < run.deepen_at * run.steps:
         return min(run.depths)
-    weights = np.array(run.depth_weights or [1.0] * len(run.depths))
-    draw = np.random.default_rng((_DEPTHS, run.seed, step))
-    return int(draw.choice(run.depths, p=weights / weights.sum()))
+    weights = np.array(run.depth_weights)
+    chances = weights / weights.sum() if run.depth_weights else None
+    return int(np.random.default_rng((_DEPTHS, run.seed, step)).choice(run.depths, p=chances))
 
 
 def times_at(run: RunConfig, step: int) -> np.ndarray | None:
