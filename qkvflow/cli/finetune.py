@@ -14,6 +14,7 @@ from typing import Annotated
 import tyro
 
 from qkvflow.cli.train import THERE_BEFORE, Display, stopped
+from qkvflow.config import OptimizerConfig
 from qkvflow.finetune import FinetuneConfig, Finetuned, finetune
 
 
@@ -25,6 +26,16 @@ class Options:
     """Directory of the run; it is made."""
     config: Annotated[FinetuneConfig, tyro.conf.arg(name="")]
     """Settings of the fine-tuning."""
+
+
+OFTEN = {
+    FinetuneConfig: (
+        *("checkpoint", "depth", "method", "rank", "data", "length"),
+        *("steps", "batch_size", "seed", "optimizer"),
+    ),
+    OptimizerConfig: ("learning_rate",),
+}
+"""Options that `--help` shows."""
 
 
 def run(options: Options) -> None:

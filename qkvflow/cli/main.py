@@ -96,7 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(command: str, options: list[str]) -> int:
     import tyro  # late: `qkvflow --help` answers at once
 
-    from qkvflow.cli.options import OptionError, registry, split_option
+    from qkvflow.cli.options import OptionError, help_on, registry, split_option
     from qkvflow.compiled import keep_compiled
     from qkvflow.train import TrainingError
 
@@ -106,14 +106,16 @@ def _run(command: str, options: list[str]) -> int:
         files, options = split_option(options, OPTION)
         load_plugins(files)  # first: the options may name what they register
         module = importlib.import_module(module_of(command))
+        rules = registry()
+        options, more = help_on(options, getattr(module, "OFTEN", {}), rules)
         defaults = module.defaults(options) if hasattr(module, "defaults") else None
         chosen = tyro.cli(
             module.Options,
             prog=f"qkvflow {command}",
-            description=module.__doc__,
+            description=f"{module.__doc__}{more}",
             args=options,
             default=defaults,
-            registry=registry(),
+            registry=rules,
         )
         return module.run(chosen) or 0
     except (ConfigError, DataError, FileError, OptionError) as error:

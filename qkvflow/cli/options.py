@@ -1,4 +1,4 @@
-"""What options can say: tables, as YAML has them; and options that are read before the others.
+"""Options: tables, as YAML has them; those that are read before others; those that a help shows.
 
 --architecture.weights "{family: gated, gate: both}"
 --architecture.parts attention "{part: ssm, state_size: 16}"
@@ -6,17 +6,23 @@
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
-from qkvflow.config import ConfigError, GroupConfig, OptimizerConfig
+from qkvflow.config import ConfigError, Gpt2Config, GroupConfig, OptimizerConfig
 from qkvflow.config.strict import to_dict
 from qkvflow.config.variants import ADAPTERS, FAMILIES, INTEGRATORS, PARTS, Variant
 from qkvflow.config.yaml_files import read_yaml_text, yaml_text
 
+HELP_ALL = "--help-all"
+Shown = Mapping[type, Sequence[str]]
+"""Of dataclasses of options, the fields that a help shows; all, of one that is not there."""
+_REFUSED: Shown = {Gpt2Config: ("vocab_size", "max_position_embeddings")}
+"""Fields that a run or a model decides, so that no command takes them as options."""
 _ALL = {variants.base: variants for variants in (FAMILIES, PARTS, INTEGRATORS, ADAPTERS)}
 
 
@@ -40,6 +46,45 @@ def registry() -> tyro.constructors.ConstructorRegistry:
         return _spec(variants.base, form, partial(_variant, variants), Variant.to_table)
 
     return rules
+
+
+def help_on(
+    arguments: Sequence[str], often: Shown, rules: tyro.constructors.ConstructorRegistry
+) -> tuple[list[str], str]:
+    """The arguments as tyro knows them, and what to add to a help: it shows what is needed often.
+
+    Nothing is hidden where no help is asked for: what is hidden is not read.
+    """
+    if not {"-h", "--help", HELP_ALL} & {*arguments}:
+        return [*arguments], ""
+    is_all = HELP_ALL in arguments or not often
+    _hide(rules, {} if is_all else often)
+    plain = ["--help" if argument == HELP_ALL else argument for argument in arguments]
+    return plain, "" if is_all else f"\nThe options that are needed often; {HELP_ALL} shows all."
+
+
+def _hide(rules: tyro.constructors.ConstructorRegistry, shown: Shown) -> None:
+    """Let a help show only what is named, and nothing that is always refused."""
+    inside: set[type] = set()
+
+    @rules.struct_rule
+    def of_dataclasses(
+        info: tyro.constructors.StructTypeInfo,
+    ) -> tyro.constructors.StructConstructorSpec | None:
+        if info.type in inside or not (info.type in shown or info.type in _REFUSED):
+            return None
+        inside.add(info.type)  # what tyro itself makes of it is wanted below
+        spec = tyro.constructors.ConstructorRegistry.get_struct_spec(info)
+        inside.discard(info.type)
+        assert spec is not None, "it is a dataclass"
+        fields = [field if is_shown(info.type, field.name) else hidden(field) for field in spec.fields]
+        return dataclasses.replace(spec, fields=tuple(fields))
+
+    def is_shown(kind: type, name: str) -> bool:
+        return name in shown.get(kind, [name]) and name not in _REFUSED.get(kind, ())
+
+    def hidden(field: Any) -> Any:
+        return dataclasses.replace(field, type=Annotated[field.type, tyro.conf.Suppress])
 
 
 def _spec(

@@ -20,7 +20,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from qkvflow.cli.options import split_option
-from qkvflow.config import ConfigError, RunConfig, read_recipe, read_run
+from qkvflow.config import (
+    ConfigError,
+    Gpt2Config,
+    OptimizerConfig,
+    RunConfig,
+    read_recipe,
+    read_run,
+)
 from qkvflow.train import Outcome, Sink, read_metrics, train
 from qkvflow.train.branch import begin_branch, branch_run
 from qkvflow.train.metrics import Record
@@ -43,6 +50,18 @@ class Options:
     Without --steps the learning rate begins to fall at once."""
     at: int | None = None
     """Step after which --branch-from is left; that run has to have kept its checkpoint (--keep)."""
+
+
+OFTEN = {
+    Options: ("out", "run", "config"),
+    RunConfig: (
+        *("model", "data", "tokenizer", "steps", "batch_size", "length", "seed", "depths"),
+        *("optimizer", "architecture"),
+    ),
+    OptimizerConfig: ("learning_rate",),
+    Gpt2Config: ("num_layers", "hidden_dim", "num_heads", "flavour"),
+}
+"""Options that `--help` shows."""
 
 
 def defaults(arguments: list[str]) -> Options:

@@ -96,3 +96,29 @@ def test_every_command_has_help_that_says_what_it_does(name, capsys, monkeypatch
     printed = capsys.readouterr().out
     assert f"usage: qkvflow {name} " in printed
     assert importlib.import_module(module_of(name)).__doc__.splitlines()[0] in printed
+
+
+def printed_help(capsys, monkeypatch, *words):
+    monkeypatch.setenv("COLUMNS", "120")
+    with pytest.raises(SystemExit) as stop:
+        main([*words])
+    assert stop.value.code == 0
+    return capsys.readouterr().out
+
+
+def options_in(text):
+    return {*re.findall(r"^\W*(--[a-z][\w.-]*)", text, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("name", ["train", "finetune"])
+def test_a_long_help_shows_what_is_needed_often_and_all_if_it_is_asked_for(name, capsys, monkeypatch):
+    short = printed_help(capsys, monkeypatch, name, "--help")
+    whole = printed_help(capsys, monkeypatch, name, "--help-all")
+    assert "--help-all shows all" in short and "--help-all shows all" not in whole
+    often = importlib.import_module(module_of(name)).OFTEN
+    fields = {field.replace("_", "-") for cls in often for field in often[cls]}
+    shown = {option.rpartition(".")[2].strip("-") for option in options_in(short)}
+    assert shown == fields - {"run", "optimizer", "architecture"} | {"out"} and len(shown) <= 17
+    assert options_in(short) < options_in(whole)
+    assert {"--optimizer.clip", "--keep"} <= options_in(whole) - options_in(short)
+    assert "vocab-size" not in whole, "it is always refused"
