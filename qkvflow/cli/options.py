@@ -76,7 +76,7 @@ def _hide(rules: tyro.constructors.ConstructorRegistry, shown: Shown) -> None:
         inside.add(info.type)  # what tyro itself makes of it is wanted below
         spec = tyro.constructors.ConstructorRegistry.get_struct_spec(info)
         inside.discard(info.type)
-        assert spec is not None, "it is a dataclass"
+        assert isinstance(spec, tyro.constructors.StructConstructorSpec), "it is a dataclass"
         fields = [field if is_shown(info.type, field.name) else hidden(field) for field in spec.fields]
         return dataclasses.replace(spec, fields=tuple(fields))
 
