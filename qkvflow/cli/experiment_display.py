@@ -16,6 +16,7 @@ from qkvflow.experiments.records import Choices, Failed, Finished, Record
 from qkvflow.experiments.results import Experiment, read_experiment, write_results
 from qkvflow.experiments.runner import Watcher, complete, prepare
 from qkvflow.experiments.summary import Comparison, Summary
+from qkvflow.experiments.trial import WARNING
 from qkvflow.experiments.workers import sharing_cores, workers
 from qkvflow.lock import waiting
 from qkvflow.provenance import now
@@ -187,6 +188,8 @@ def show_experiment(experiment: Experiment, console: Console) -> int:
     for table in shown:
         console.print(to_terminal(table))
     show_failures(console, experiment.failures, out)
+    if experiment.plan.trial:
+        console.print(WARNING, style="yellow")
     if experiment.plan.test:
         console.print("The test split is opened, once a run, when it has ended: see the report.")
     written = f"Written: {out}/statistics_summary.json, significance_tests.json, seed_*.json"

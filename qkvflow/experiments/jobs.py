@@ -135,6 +135,8 @@ def _runs_of(
         found = [started_run(arm, arm.start, seed, out) for seed in seeds]
         size = found[0].architecture.vocab_size
         runs = [matched_run(plan, arm, size, run) for run in found]
+    if plan.trial:
+        runs = [dataclasses.replace(run, final_tokens=run.eval_tokens) for run in runs]
     learner = Learner.of(runs[0], runs[0].model_config(size))
     for depth in plan.depths:
         at_depth(learner.model, depth).plan()

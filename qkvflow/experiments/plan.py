@@ -193,6 +193,8 @@ class Plan(Config):
     """Python files that register what the runs name."""
     depths: tuple[Depth, ...] = ()
     """Depths in layers at which every trained model is judged, beside its own."""
+    trial: bool = False
+    """Whether it only tries whether all works (`trial_of`): nothing can be concluded from it."""
 
     def problems(self) -> list[str]:
         """What does not fit together."""
@@ -246,7 +248,7 @@ class Plan(Config):
     def fields(self) -> dict[str, Any]:
         """The plain tables that `Plan.of` makes this plan of."""
         fields = to_dict(self)
-        for name in ("contrasts", "depths"):
+        for name in ("contrasts", "depths", "trial"):
             if not getattr(self, name):
                 del fields[name]
         return {**fields, "arms": {arm.name: dict(arm.changes) for arm in self.arms}}

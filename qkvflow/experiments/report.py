@@ -11,6 +11,7 @@ from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Failed, Finished, Record, finished
 from qkvflow.experiments.results import Experiment
 from qkvflow.experiments.summary import Comparison, Summary, losses_over_depth
+from qkvflow.experiments.trial import WARNING
 from qkvflow.files import file_errors, write_text
 from qkvflow.report.page import Heading, Item, Paragraph, Picture, write_both
 from qkvflow.report.table import of_markdown, to_latex
@@ -26,7 +27,8 @@ IN_TEXT = ("efficiency_with_error", "learning_curves", "depth_curves", "forest")
 def experiment_page(title: str, experiment: Experiment, pictures: Mapping[str, Path]) -> list[Item]:
     """All of an experiment, in the order in which a reader asks."""
     plan, records, baselines = experiment.plan, experiment.records, experiment.baselines
-    page: list[Item] = [Heading(title, 1), *_pictures(pictures, "efficiency_with_error")]
+    page: list[Item] = [Heading(title, 1), *([Paragraph(WARNING)] if plan.trial else [])]
+    page += _pictures(pictures, "efficiency_with_error")
     page.append(Paragraph(_what(plan, records)))
     page.append(tables.losses(experiment.summary, baselines, records[0].run["length"]))
     page += _pictures(pictures, "statistical_performance", "learning_curves")

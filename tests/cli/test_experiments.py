@@ -27,6 +27,7 @@ from qkvflow.experiments.plan import PLANS, Plan
 from qkvflow.experiments.records import finished
 from qkvflow.experiments.results import read_experiment
 from qkvflow.experiments.summary import significance_tests
+from qkvflow.experiments.trial import STEPS, TOKENS, WARNING
 from qkvflow.lock import locked
 from qkvflow.report.table import to_terminal
 from tests.experiments.support import (
@@ -124,6 +125,23 @@ def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
     assert (tmp_path / "both" / "report.md").read_text().count("## Differences\n") == 2
     assert main(["experiment", "cost", "--plan", plan, "--results", "out"]) == 2
     assert "not both" in capsys.readouterr().err
+
+
+def test_a_trial_is_short_and_says_everywhere_that_it_is_one(plan, tmp_path, capsys):
+    run = ["experiment", "run", "--plan", plan, "--out", "out"]
+    assert main([*run, "--quick"]) == 0
+    assert WARNING in " ".join(capsys.readouterr().out.split())
+    for page in ("report.md", "report.html"):
+        text = (tmp_path / "out" / page).read_text()
+        assert WARNING in text and "No run was evaluated on the test split." in text
+    records = finished(read_experiment(tmp_path / "out").records)
+    assert {(each.arm, each.seed) for each in records} == {
+        (arm, seed) for arm in ("standard", "gated") for seed in (0, 1)
+    }
+    assert all(each.run["steps"] == STEPS and each.valid.tokens <= TOKENS for each in records)
+    assert not (tmp_path / "out" / "sweep").exists()
+    assert main(run) == 2, "an experiment does not go on where a trial was"
+    assert "out" in capsys.readouterr().err
 
 
 def test_a_packed_experiment_is_read_by_all_commands(plan, tmp_path, capsys):

@@ -1,5 +1,6 @@
 """Compare models over paired seeds: sweep, runs, statistics, page.
 
+    qkvflow experiment run --plan laptop --quick --out results/try     # a minute or two: does it work?
     qkvflow experiment run --plan laptop --out results/laptop
     qkvflow experiment run --plan laptop --match flops --reuse results/laptop --out results/laptop-flops
 
@@ -21,12 +22,16 @@ from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.report import title_of, write_report
 from qkvflow.experiments.runner import prepare
 from qkvflow.experiments.slurm import submit
+from qkvflow.experiments.trial import trial_of
 
 
 @dataclass(frozen=True)
 class Options(ExperimentOptions):
     """Options of `qkvflow experiment run`, and of `qkvflow experiment ablate`."""
 
+    quick: bool = False
+    """Only try, in a minute or two, whether all works: two seeds, a few steps, no sweep. The page
+    says that nothing can be concluded from it."""
     title: str | None = None
     """Heading of the page; None: that of the page which is there, or the name of the directory."""
     slurm: Annotated[int, Bound("0 to 1,000 workers", 0, 1001)] = 0
@@ -38,6 +43,7 @@ class Options(ExperimentOptions):
 def run(options: Options) -> int:
     """Run what is missing, then write and show the statistics, and write the page."""
     plan = options.changed_plan()
+    plan = trial_of(plan) if options.quick else plan
     if options.slurm:
         return _submit(plan, options)
     console = Console()
