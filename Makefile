@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install compare bench example documents quick test records test-peers fuzz lint clean
+.PHONY: help install compare bench example documents quick test records test-peers fuzz release-check lint clean
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/installed ## Create .venv with the pinned dependencies
 
@@ -47,6 +47,9 @@ test-peers: $(VENV)/peers ## Compare with torch and transformers, which it insta
 $(VENV)/peers: $(VENV)/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.txt --editable ".[peers]"
 	touch $@
+
+release-check: install ## Build wheel and source archive, install each into an empty environment, try it
+	$(BIN)/pytest -m slow -n 0 tests/test_release.py
 
 lint: install ## ruff and mypy
 	$(BIN)/ruff check .
