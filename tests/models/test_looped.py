@@ -1,16 +1,21 @@
 """Layers that are visited several times: against a loop written out by hand, at every depth."""
 
+import dataclasses
+
+import equinox as eqx
+import haliax as hax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qkvflow.config import ConfigError
+from qkvflow.config import ConfigError, Gpt2Config
 from qkvflow.generate import generate
-from qkvflow.models import at_depth, count_parameters, unroll
+from qkvflow.models import at_depth, build_model, count_parameters, unroll
 from qkvflow.models.language_model import token_losses
 from qkvflow.models.paths import arrays_of, with_arrays
 from qkvflow.nn.context import Context
+from qkvflow.nn.families.gated import Gated
 from qkvflow.nn.families.looped import Loop, Looped
 from qkvflow.nn.weights import is_weight
 from tests.support import difference, random_model, small_config, token_ids
@@ -21,9 +26,27 @@ PLANS = ("1 + 2x2 + 1", (0, 1, 2, 1, 2, 3), "2x3", "3 + 1x3", "1x5 + 1", (0, 1, 
 def looped(plan, **changes):
     """A model with six visits, at random parameters."""
     own = changes.pop("own", ("norms",))
-    weights = {"family": "looped", "plan": plan, "own": own}
+    weights = {"family": "looped", "plan": plan, "own": own, "around": changes.pop("around", None)}
     config = small_config(num_layers=6, weights=weights, **changes)
     return random_model("looped", config), token_ids(config, length=5)
+
+
+def around(curve, visit, layer):
+    """The map of a visit: an entry of a table, scaled by gates or with a low-rank term added."""
+    if isinstance(curve, Looped):
+        chosen = visit if curve.visits is not None else layer
+        return _without_layers(jax.tree.map(lambda array: array[chosen], curve.table))
+    base, t = around(curve.base, visit, layer), (visit + 1) / 6
+    weight = base.weight.array
+    if isinstance(curve, Gated):
+        for gate in curve.gates:
+            value = hax.named(2 / (1 + jnp.exp(-gate.at(t))), gate.out.Out)
+            weight *= hax.broadcast_to(value, base.weight.axes).array
+    else:
+        down, up = curve.down.weight.array, curve.up.weight.array
+        scale = jnp.broadcast_to(curve.network.at(t), down.shape[-1:])
+        weight += jnp.tensordot(down @ jnp.diag(scale), up, 1)
+    return eqx.tree_at(lambda map_: map_.weight, base, hax.named(weight, base.weight.axes))
 
 
 def by_hand(model, ids, order):
@@ -31,13 +54,8 @@ def by_hand(model, ids, order):
     x = model.embed(ids.array)
     context = Context(embedding=x)
     for visit, layer in enumerate(order):
-
-        def entry(curve, visit=visit, layer=layer):
-            chosen = visit if curve.visits is not None else layer
-            return jax.tree.map(lambda array: array[chosen], curve.table)
-
         curves = jax.tree.leaves(model.transformer.blocks, is_leaf=is_weight)
-        maps = [_without_layers(entry(curve)) for curve in curves]
+        maps = [around(curve, visit, layer) for curve in curves]
         block = jax.tree.unflatten(
             jax.tree.structure(model.transformer.blocks, is_leaf=is_weight), maps
         )
@@ -51,7 +69,6 @@ def by_hand(model, ids, order):
 
 def _without_layers(map_):
     """A map whose arrays have lost their first axis, with the axes that are left."""
-    import haliax as hax
 
     def named(leaf):
         return hax.named(leaf.array, leaf.axis_names[1:]) if isinstance(leaf, hax.NamedArray) else leaf
@@ -59,9 +76,15 @@ def _without_layers(map_):
     return jax.tree.map(named, map_, is_leaf=lambda leaf: isinstance(leaf, hax.NamedArray))
 
 
-@pytest.mark.parametrize("flavour", ["gpt2", "modern"])
-def test_a_looped_model_is_the_loop_written_out_values_and_gradients(flavour):
-    model, ids = looped("1 + 2x2 + 1", flavour=flavour)
+RELAXED = ({"family": "gated", "gate": "both"}, {"family": "low_rank", "rank": 2})
+
+
+@pytest.mark.parametrize(
+    ("flavour", "around"),
+    [("gpt2", None), ("modern", None), ("gpt2", RELAXED[0]), ("gpt2", RELAXED[1])],
+)
+def test_a_looped_model_is_the_loop_written_out_values_and_gradients(flavour, around):
+    model, ids = looped("1 + 2x2 + 1", flavour=flavour, around=around)
     arrays = arrays_of(model)
     ours = jax.jit(
         jax.value_and_grad(
@@ -94,8 +117,6 @@ def test_every_plan_unrolls_to_itself_and_generates_as_without_caches(plan):
 
 
 def token_array(ids):
-    import haliax as hax
-
     return hax.named(ids, ("batch", "position"))
 
 
@@ -149,6 +170,22 @@ def test_an_adapter_goes_around_a_looped_curve_at_every_depth():
     assert difference(deeper(ids).array, unroll(model, 8)(ids).array) < 1e-5
 
 
+def test_what_goes_around_a_visit_changes_nothing_at_the_start_and_is_no_adapter():
+    config = small_config(num_layers=6, weights={"family": "looped", "plan": "1 + 2x2 + 1"})
+    plain = build_model("looped", config, key=jax.random.key(0))
+    for family in RELAXED:
+        weights = {"family": "looped", "plan": "1 + 2x2 + 1", "around": family}
+        relaxed = dataclasses.replace(config, weights=weights)
+        model = build_model("looped", relaxed, key=jax.random.key(0))
+        ids = token_ids(config, length=5)
+        assert difference(model(ids).array, plain(ids).array) < 1e-6
+        table = model.parameters()
+        assert not any(found.adapter for found in table.values())
+        assert any(found.group == "time_network" for found in table.values())
+        assert Gpt2Config.from_dict(model.config.to_dict()) == model.config
+        assert difference(at_depth(model, 8)(ids).array, unroll(model, 8)(ids).array) < 1e-5
+
+
 @pytest.mark.parametrize(
     ("weights", "sentence"),
     [
@@ -159,6 +196,8 @@ def test_an_adapter_goes_around_a_looped_curve_at_every_depth():
         ({"plan": []}, "every one, from 0 on, is visited"),
         ({"plan": [0, -1]}, "every one, from 0 on, is visited"),
         ({"plan": "1 + 2x2 + 1"}, "the plan has 6 visits and num_layers is 5; set num_layers to 6"),
+        ({"around": "shared"}, "around is shared, .* expected one of gated, low_rank"),
+        ({"around": {"family": "gated", "gate": "some"}}, "gated: gate is 'some'; expected one of"),
         ({"own": ["head"]}, "own names 'head'; expected some of norms, attention, mlp"),
     ],
 )

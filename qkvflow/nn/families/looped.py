@@ -16,11 +16,13 @@ from qkvflow.config import ConfigError, Gpt2Config
 from qkvflow.config.strict import shown
 from qkvflow.config.variants import FAMILIES, Family
 from qkvflow.nn.linear import Linear
+from qkvflow.nn.norm import Norm
 from qkvflow.nn.time_embed import Time, layer_index, layer_times
 from qkvflow.nn.weights import Affine, MakeLayer, Weight, is_affine, map_named
 
 NORMS = "norms"
 """What stands for norms, and for vectors of parameters, among what every visit has of its own."""
+_AROUND = 0x61726F75  # sets the keys of what goes around visits apart from those of the layers
 _WRITTEN = re.compile(r"(?:(\d+) *\+ *)?(\d+) *x *(\d+)(?: *\+ *(\d+))?")
 
 
@@ -105,9 +107,25 @@ class LoopedFamily(Family):
     visited several times. Or the layers in their order: [0, 1, 2, 1, 2, 3]. None: 1 + CORE x 2 + 1."""
     own: tuple[str, ...] = (NORMS,)
     """What every visit has of its own: norms (and the scalars of a layer), or parts by their names."""
+    around: Family | None = None
+    """A family whose curve goes around what visits of a layer share, by the time of the visit: gated,
+    {family: low_rank, rank: 4}. None: they share it as it is."""
+
+    def __post_init__(self) -> None:
+        if self.around is not None:
+            object.__setattr__(self, "around", FAMILIES.read(self.around))
 
     def problems(self) -> list[str]:
-        """A plan that cannot be read, or that leaves a layer out."""
+        """A plan that cannot be read or leaves a layer out; a family that goes around nothing."""
+        return self._plan_problems() + self._around_problems()
+
+    def _around_problems(self) -> list[str]:
+        if self.around is None or self.around.goes_around:
+            return []
+        known = ", ".join(name for name in FAMILIES if FAMILIES[name].goes_around)
+        return [f"around is {self.around}, which goes around no other curve; expected one of {known}."]
+
+    def _plan_problems(self) -> list[str]:
         if isinstance(self.plan, str):
             found = _WRITTEN.fullmatch(self.plan.strip())
             if found is None or 0 in map(int, found.group(2, 3)):
@@ -142,13 +160,20 @@ class LoopedFamily(Family):
         visits = _stacked(make, depth, k_visits)
         pairs, structure = jax.tree_util.tree_flatten_with_path(layers, is_leaf=is_affine)
         of_visits = jax.tree.leaves(visits, is_leaf=is_affine)
+        keys = jax.random.split(jax.random.fold_in(key, _AROUND), len(pairs))
         curves = [
             Looped(own, tuple(range(depth)), loop, depth)
             if self._is_own(path, own)
-            else Looped(shared, order, loop, None)
-            for (path, shared), own in zip(pairs, of_visits)
+            else self._relaxed(Looped(shared, order, loop, None), config, k)
+            for (path, shared), own, k in zip(pairs, of_visits, keys)
         ]
         return jax.tree.unflatten(structure, curves)
+
+    def _relaxed(self, shared: Looped, config: Gpt2Config, key: Array) -> Weight:
+        """What visits of a layer share, with another curve around it; norms are shared as they are."""
+        if self.around is None or isinstance(shared.table, Norm):
+            return shared
+        return self.around.curve_around(shared, shared.table, config, key=key)
 
     def _is_own(self, path: Any, affine: Affine) -> bool:
         """Whether every visit has its own: a norm or a vector, or what is inside of a part."""
