@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import haliax as hax
 import jax
-import jax.numpy as jnp
-import numpy as np
 from haliax import Axis
 from jax import Array
 
@@ -17,8 +15,8 @@ from qkvflow.config.strict import shown
 from qkvflow.config.variants import FAMILIES, Family
 from qkvflow.nn.linear import Linear
 from qkvflow.nn.norm import Norm
-from qkvflow.nn.time_embed import Time, layer_index, layer_times
-from qkvflow.nn.weights import Affine, MakeLayer, Weight, is_affine, map_named
+from qkvflow.nn.time_embed import Time
+from qkvflow.nn.weights import Affine, MakeLayer, Weight, is_affine, visited
 
 NORMS = "norms"
 """What stands for norms, and for vectors of parameters, among what every visit has of its own."""
@@ -74,15 +72,8 @@ class Looped(Weight):
     """Visits that have an entry each; None: layers have."""
 
     def at(self, t: Time) -> Any:
-        """Entries of the table. Slices, where times are known: a gather has a slow gradient."""
-        visit = layer_index(t, tuple(map(float, layer_times(len(self.order)))))
-        if isinstance(visit, jax.Array):
-            entry = jnp.take(jnp.asarray(self.order), visit)
-            return map_named(lambda array: jnp.take(array, entry, axis=0), self.table)
-        entries = np.asarray(self.order)[visit]
-        if entries.ndim == 0:
-            return map_named(lambda array: array[entries], self.table)
-        return map_named(lambda array: jnp.stack([array[i] for i in entries]), self.table)
+        """The entries of the visits that are nearest to these times."""
+        return visited(self.table, self.order, t)
 
     def at_depth(self, depth: int) -> "Looped":
         """The same table, visited in the order of so many visits."""
