@@ -114,6 +114,10 @@ class Family(Variant):
     def layer(self, make: Any, config: "Gpt2Config", *, key: Any) -> Any:
         """A layer like those that `make(key)` gives, with curves for its linear maps and norms."""
 
+    def presence(self, config: "Gpt2Config") -> dict[str, Any]:
+        """Of every part that is not in all layers, the curve that says where it is."""
+        return {}
+
     def curve_around(self, base: Any, like: Any, config: "Gpt2Config", *, key: Any) -> Any:
         """The curve of a linear map with that of this family around it, which changes nothing yet.
 

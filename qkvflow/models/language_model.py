@@ -54,13 +54,14 @@ class Transformer(eqx.Module):
         k_tokens, k_positions, k_blocks = jax.random.split(key, 3)
         learned = config.choice("positions") == "learned"
         assert config.weights is not None
+        blocks = config.weights.layer(lambda k: Block.init(config, key=k), config, key=k_blocks)
         return Transformer(
             wte=Embedding.init(config.Vocab, config.Embed, key=k_tokens, scale=EMBEDDING_SCALE),
             wpe=Embedding.init(config.Position, config.Embed, key=k_positions, scale=EMBEDDING_SCALE)
             if learned
             else None,
             embedding_norm=embed_norm(config) if config.choice("embedding_norm") else None,
-            blocks=config.weights.layer(lambda k: Block.init(config, key=k), config, key=k_blocks),
+            blocks=dataclasses.replace(blocks, there=config.weights.presence(config)),
             ln_f=embed_norm(config),
         )
 
@@ -217,16 +218,16 @@ class LanguageModel(eqx.Module):
 
         Passes of up to `back` positions can be taken back, in whole or in part.
         """
-        block = resolve(self.transformer.blocks, 1.0)
-        dtype = jnp.dtype(self.config.stream_dtype)
-        plan = self.plan()
+        curves, plan = self.transformer.blocks, self.plan()
+        block, dtype = resolve(curves, 1.0), jnp.dtype(self.config.stream_dtype)
 
-        def of_a_layer() -> list[Any]:
-            return [block.empty_cache(batch, length, dtype, back) for _ in range(plan.stages)]
+        def of_a_layer(there: dict[str, Any]) -> list[Any]:
+            own = dataclasses.replace(block, there=there)
+            return [own.empty_cache(batch, length, dtype, back) for _ in range(plan.stages)]
 
         if plan.evaluations > WRITTEN_OUT:
-            return jax.tree.map(lambda x: jnp.broadcast_to(x, (plan.visits, *x.shape)), of_a_layer())
-        return [of_a_layer() for _ in range(plan.visits)]
+            return jax.tree.map(lambda x: jnp.broadcast_to(x, (plan.visits, *x.shape)), of_a_layer({}))
+        return [of_a_layer(resolve(curves.there, t)) for t in plan.times[:, 0]]
 
 
 @final

@@ -60,6 +60,8 @@ class Block(eqx.Module):
     parts: dict[str, Sublayer]
     mix: Linear | None
     """Shares a of x and b of x(0): then f(x) = u - x + what parts add to u, with u = a x + b x(0)."""
+    there: dict[str, Any]
+    """Of every part that is not in all layers, whether it is in this one."""
     names: tuple[str, ...] = eqx.field(static=True)
     sequential: bool = eqx.field(static=True)
 
@@ -76,7 +78,8 @@ class Block(eqx.Module):
             built = part.build(config, key=k, out_gain=gain)
             parts[part.name] = Sublayer(norm, built, config.resid_pdrop)
         mix = Linear.of_values("mix", (1.0, 0.0)) if config.choice("mix_embedding") else None
-        return Block(parts, mix, tuple(part.name for part in chosen), config.order == "sequential")
+        names = tuple(part.name for part in chosen)
+        return Block(parts, mix, {}, names, config.order == "sequential")
 
     def __call__(self, x: NamedArray, context: Context = PLAIN) -> tuple[NamedArray, Any]:
         """f(x) on (batch, position, embed), and the caches of the parts where they are given."""
@@ -85,11 +88,18 @@ class Block(eqx.Module):
         for name, told in zip(self.names, context.split(len(self.names))):
             seen = stream.read(entered, added, sequential=self.sequential)
             own = told._replace(cache=context.cache and context.cache[name])
-            change, caches[name] = self.parts[name](seen, own)
+            change, caches[name] = self._of_part(name, seen, own)
             added = stream.add(added, change)
         assert added is not None
         added = added if self.mix is None else added + entered - x
         return added, context.cache and caches
+
+    def _of_part(self, name: str, seen: NamedArray, own: Context) -> tuple[NamedArray, Any]:
+        """What a part adds and its cache; nothing, and no time is spent, where it is not there."""
+        is_there, part = self.there.get(name, True), self.parts[name]
+        if isinstance(is_there, Array):
+            return lax.cond(is_there, lambda: part(seen, own), lambda: (_nothing(seen), own.cache))
+        return part(seen, own) if is_there else (_nothing(seen), own.cache)
 
     def _entered(self, x: NamedArray, context: Context) -> NamedArray:
         """What the parts see of x and x(0)."""
@@ -109,7 +119,17 @@ class Block(eqx.Module):
 
     def empty_cache(self, batch: int, length: int, dtype: jnp.dtype, back: int = 0) -> dict[str, Any]:
         """One empty cache for every part, from which a text can go back by so many positions."""
-        return {n: self.parts[n].part.empty_cache(batch, length, dtype, back) for n in self.names}
+        return {
+            n: self.parts[n].part.empty_cache(batch, length, dtype, back)
+            if self.there.get(n, True)
+            else None
+            for n in self.names
+        }
+
+
+def _nothing(x: NamedArray) -> NamedArray:
+    """What a part adds that is not there."""
+    return hax.named(jnp.zeros_like(x.array), x.axes)
 
 
 def looks_back(block: Block) -> bool:

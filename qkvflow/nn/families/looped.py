@@ -1,5 +1,6 @@
 """A few layers, some of them visited several times: own first and last layers around a loop."""
 
+import dataclasses
 import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -7,6 +8,8 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import haliax as hax
 import jax
+import jax.numpy as jnp
+import numpy as np
 from haliax import Axis
 from jax import Array
 
@@ -15,8 +18,9 @@ from qkvflow.config.strict import shown
 from qkvflow.config.variants import FAMILIES, Family
 from qkvflow.nn.linear import Linear
 from qkvflow.nn.norm import Norm
+from qkvflow.nn.presence import Presence, kept_rows, layer_problems, presence, rows
 from qkvflow.nn.time_embed import Time
-from qkvflow.nn.weights import Affine, MakeLayer, Weight, is_affine, visited
+from qkvflow.nn.weights import Affine, MakeLayer, Weight, is_affine, map_named, visited
 
 NORMS = "norms"
 """What stands for norms, and for vectors of parameters, among what every visit has of its own."""
@@ -70,10 +74,13 @@ class Looped(Weight):
     """How the order goes on at other depths; None: it has no other."""
     visits: int | None = eqx.field(static=True)
     """Visits that have an entry each; None: layers have."""
+    here: tuple[bool, ...] | None = eqx.field(static=True, default=None)
+    """Whether a layer, or a visit, has an entry; None: all have one."""
 
     def at(self, t: Time) -> Any:
         """The entries of the visits that are nearest to these times."""
-        return visited(self.table, self.order, t)
+        entries = rows(self.here or (True,) * (max(self.order) + 1))
+        return visited(self.table, tuple(entries[i] for i in self.order), t)
 
     def at_depth(self, depth: int) -> "Looped":
         """The same table, visited in the order of so many visits."""
@@ -85,7 +92,7 @@ class Looped(Weight):
         order = (
             self.loop.order(depth) if self.visits is None else self.loop.visits_of(depth, self.visits)
         )
-        return Looped(self.table, order, self.loop, self.visits)
+        return dataclasses.replace(self, order=order)
 
 
 @FAMILIES.register("looped")
@@ -98,6 +105,8 @@ class LoopedFamily(Family):
     visited several times. Or the layers in their order: [0, 1, 2, 1, 2, 3]. None: 1 + CORE x 2 + 1."""
     own: tuple[str, ...] = (NORMS,)
     """What every visit has of its own: norms (and the scalars of a layer), or parts by their names."""
+    layers: tuple[str, ...] | None = None
+    """The parts of every layer, not visit, by their names: [ssm, ssm mlp]. None: all in each."""
     around: Family | None = None
     """A family whose curve goes around what visits of a layer share, by the time of the visit: gated,
     {family: low_rank, rank: 4}. None: they share it as it is."""
@@ -141,23 +150,33 @@ class LoopedFamily(Family):
                 for name in self.own
                 if name not in known
             ]
-        return problems
+        loop, order = self._order(config.num_layers)
+        distinct = max(order) + 1 if loop is None else loop.distinct
+        found = layer_problems(self.layers, distinct, config)
+        return problems + [f"weights: looped: {problem}" for problem in found]
+
+    def presence(self, config: Gpt2Config) -> dict[str, Presence]:
+        loop, order = self._order(config.num_layers)
+        return presence(self.layers, order, loop)
 
     def layer(self, make: MakeLayer, config: Gpt2Config, *, key: Array) -> Any:
-        loop, depth = self._loop(config.num_layers), config.num_layers
-        order = loop.order(depth) if loop is not None else self._list()
+        depth = config.num_layers
+        (loop, order), there = self._order(depth), self.presence(config)
         k_layers, k_visits = jax.random.split(key)
         layers = _stacked(make, max(order) + 1, k_layers)
         visits = _stacked(make, depth, k_visits)
         pairs, structure = jax.tree_util.tree_flatten_with_path(layers, is_leaf=is_affine)
         of_visits = jax.tree.leaves(visits, is_leaf=is_affine)
         keys = jax.random.split(jax.random.fold_in(key, _AROUND), len(pairs))
-        curves = [
-            Looped(own, tuple(range(depth)), loop, depth)
-            if self._is_own(path, own)
-            else self._relaxed(Looped(shared, order, loop, None), config, k)
-            for (path, shared), own, k in zip(pairs, of_visits, keys)
-        ]
+        curves: list[Weight] = []
+        for (path, shared), own, k in zip(pairs, of_visits, keys):
+            here = kept_rows(there, path)
+            if self._is_own(path, own):
+                here = here and tuple(here[layer] for layer in order)
+                curves.append(_of_those(Looped(own, tuple(range(depth)), loop, depth, here)))
+            else:
+                curve = _of_those(Looped(shared, order, loop, None, here))
+                curves.append(self._relaxed(curve, config, k))
         return jax.tree.unflatten(structure, curves)
 
     def _relaxed(self, shared: Looped, config: Gpt2Config, key: Array) -> Weight:
@@ -178,9 +197,13 @@ class LoopedFamily(Family):
             return first + core * loops + last
         return None if self.plan is None else len(self.plan)
 
-    def _list(self) -> tuple[int, ...]:
+    def _order(self, depth: int) -> tuple[Loop | None, tuple[int, ...]]:
+        """The loop, if it is one, and the layer of every visit."""
+        loop = self._loop(depth)
+        if loop is not None:
+            return loop, loop.order(depth)
         assert isinstance(self.plan, tuple)
-        return self.plan
+        return None, self.plan
 
     def _loop(self, depth: int) -> Loop | None:
         """How the order is made; None where it is a list."""
@@ -191,6 +214,15 @@ class LoopedFamily(Family):
             return None
         ends = (1, 1) if depth > 3 else (int(depth == 3), 0)
         return Loop(ends[0], max(1, (depth - 2) // 2), ends[1])
+
+
+def _of_those(curve: Looped) -> Looped:
+    """The same curve, its table without the entries of layers that lack the part."""
+    if curve.here is None:
+        return curve
+    chosen = np.flatnonzero(curve.here)
+    table = map_named(lambda array: jnp.take(array, chosen, axis=0), curve.table)
+    return dataclasses.replace(curve, table=table)
 
 
 def _numbers(plan: str) -> tuple[int, ...]:
