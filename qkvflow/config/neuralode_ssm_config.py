@@ -130,8 +130,9 @@ class Gpt2Config(Config):
     """RMS norms of the queries and of the keys of every head. None: modern yes, others no."""
     zero_outputs: bool | None = None
     """Start with zeros in the last map of every part. None: modern yes, others no."""
-    mix_embedding: bool | None = None
-    """Learned scalars of what a layer takes of its input and of the embedding. None: modern yes."""
+    mix_embedding: bool | Literal["gate"] | None = None
+    """Learned scalars of what a layer takes of its input and of the embedding. gate: that of the
+    embedding is scaled for every token, too, by what the layer sees. None: modern yes."""
     value_residual: bool | None = None
     """Learned scalars of what attention takes of its values and of the first layer's. None: modern."""
     logit_cap: Positive | Literal["none"] | None = None

@@ -63,8 +63,8 @@ def forward_flops(model: LanguageModel, batch: int, length: int, depth: int | No
     blocks, plan, config = model.transformer.blocks, model.plan(), model.config
     block = eqx.filter_eval_shape(resolve, blocks, 1.0)
     token = NORM * config.hidden_dim + 2 * config.hidden_dim * config.vocab_size
-    curves = _making(model.lm_head) + plan.evaluations * _making(blocks.mix)
-    token += plan.evaluations * _maps_flops(block.mix)
+    curves = _making(model.lm_head) + plan.evaluations * _making((blocks.mix, blocks.gate))
+    token += plan.evaluations * _maps_flops(block.gate)
     for name, part in block.parts.items():
         there = blocks.there.get(name)
         visits = plan.visits if there is None else int(there.at(layer_times(plan.visits)).sum())

@@ -30,6 +30,7 @@ from qkvflow.nn.ssm import SelectiveSSM as SelectiveSSM
 from qkvflow.nn.weights import is_weight, resolve
 
 FULL, DOTS = None, is_matrix_product
+_GATE = 0x67617465  # sets the keys of gates apart from those of the parts
 SHORT = 8
 """Evaluations of the block up to which the loop over depth is written out."""
 ACTIVATIONS, FITS = 32, 2**31
@@ -60,6 +61,8 @@ class Block(eqx.Module):
     parts: dict[str, Sublayer]
     mix: Linear | None
     """Shares a of x and b of x(0): then f(x) = u - x + what parts add to u, with u = a x + b x(0)."""
+    gate: stream.InputGate | None
+    """By what each token sees of x(0) is scaled; None: by nothing."""
     there: dict[str, Any]
     """Of every part that is not in all layers, whether it is in this one."""
     names: tuple[str, ...] = eqx.field(static=True)
@@ -77,9 +80,13 @@ class Block(eqx.Module):
             norm = embed_norm(config)
             built = part.build(config, key=k, out_gain=gain)
             parts[part.name] = Sublayer(norm, built, config.resid_pdrop)
-        mix = Linear.of_values("mix", (1.0, 0.0)) if config.choice("mix_embedding") else None
+        mixes = config.choice("mix_embedding")
+        mix = Linear.of_values("mix", (1.0, 0.0)) if mixes else None
+        k_gate = jax.random.fold_in(key, _GATE)
+        is_gated = mixes == "gate"
+        gate = stream.InputGate.init(embed_norm(config), config.Embed, key=k_gate) if is_gated else None
         names = tuple(part.name for part in chosen)
-        return Block(parts, mix, {}, names, config.order == "sequential")
+        return Block(parts, mix, gate, {}, names, config.order == "sequential")
 
     def __call__(self, x: NamedArray, context: Context = PLAIN) -> tuple[NamedArray, Any]:
         """f(x) on (batch, position, embed), and the caches of the parts where they are given."""
@@ -105,7 +112,8 @@ class Block(eqx.Module):
         """What the parts see of x and x(0)."""
         if self.mix is None:
             return x
-        return stream.mixed(x, context.embedding, self.mix.weight.array)
+        gate = None if self.gate is None else self.gate(x)
+        return stream.mixed(x, context.embedding, self.mix.weight.array, gate)
 
     def begun(self, x: NamedArray, context: Context) -> Context:
         """What all layers are told of x(0), if this is the first one's block."""

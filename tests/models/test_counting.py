@@ -50,6 +50,7 @@ def test_operations_agree_with_xla_within_a_tenth(name, flavour):
     [
         {"weights": {"family": "gated", "gate": "element"}},
         {"weights": "low_rank"},
+        {"mix_embedding": "gate"},
         {"weights": {"family": "looped", "around": {"family": "gated", "gate": "element"}}},
     ],
 )
