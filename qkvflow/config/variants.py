@@ -114,6 +114,10 @@ class Family(Variant):
     def layer(self, make: Any, config: "Gpt2Config", *, key: Any) -> Any:
         """A layer like those that `make(key)` gives, with curves for its linear maps and norms."""
 
+    def words(self, config: "Gpt2Config") -> frozenset[str]:
+        """What its layers say of themselves: parts, and "ends" where passes through a loop end."""
+        return frozenset()
+
     def presence(self, config: "Gpt2Config") -> dict[str, Any]:
         """Of every part that is not in all layers, the curve that says where it is."""
         return {}

@@ -18,6 +18,7 @@ from jax import Array
 from qkvflow.models.depth import at_depth
 from qkvflow.models.language_model import LanguageModel, token_losses
 from qkvflow.models.paths import Arrays, arrays_of, nodes_of, with_arrays
+from qkvflow.nn.connections import Connection
 from qkvflow.nn.linear import Linear, size_of
 from qkvflow.nn.norm import Norm
 from qkvflow.nn.time_embed import layer_times
@@ -69,7 +70,13 @@ def forward_flops(model: LanguageModel, batch: int, length: int, depth: int | No
         there = blocks.there.get(name)
         visits = plan.visits if there is None else int(there.at(layer_times(plan.visits)).sum())
         token += visits * plan.stages * (_maps_flops(part) + part.part.operations(length))
+        token += visits * plan.stages * _connection_flops(part.connection, config.hidden_dim)
         curves += visits * plan.stages * _making(blocks.parts[name])
+    if blocks.ends is not None:
+        there = blocks.there.get("ends")
+        ends = plan.visits if there is None else int(there.at(layer_times(plan.visits)).sum())
+        own = _maps_flops(block.ends) + _connection_flops(block.ends, config.hidden_dim)
+        token, curves = token + ends * own, curves + ends * _making(blocks.ends)
     return batch * length * token + curves
 
 
@@ -82,6 +89,11 @@ def _maps_flops(block: Any) -> int:
     """Operations per token of the linear maps and norms of a block whose curves have been resolved."""
     linear = sum(2 * size_of(map_.In) * size_of(map_.Out) for map_ in _nodes(block, Linear))
     return linear + sum(NORM * size(norm.weight) for norm in _nodes(block, Norm))
+
+
+def _connection_flops(connection: Connection | None, width: int) -> int:
+    """Operations per token of what a part reads from several streams and writes to them."""
+    return 0 if connection is None else connection.operations(width)
 
 
 def _making(curves: Any) -> int:

@@ -12,7 +12,7 @@ from qkvflow.models.language_model import FlowLM, LanguageModel
 from qkvflow.models.needs import bytes_of, check_fits, is_abstract
 from qkvflow.nn import weights
 from qkvflow.nn.families.per_layer import PerLayerFamily, as_table
-from qkvflow.nn.presence import words_at
+from qkvflow.nn.presence import ENDS, words_at
 from qkvflow.nn.weights import resolve
 
 _Model = TypeVar("_Model", bound=LanguageModel)
@@ -32,7 +32,8 @@ def at_depth(model: _Model, depth: int, *, unit_steps: bool = False) -> _Model:
         problem = f"depth is {shown(depth)}; expected {expected}."
         raise ConfigError("The model cannot be unrolled:", [problem])
     blocks = model.transformer.blocks
-    words = words_at(blocks.names, blocks.there, int(depth))
+    said = blocks.names if blocks.ends is None else (*blocks.names, ENDS)
+    words = words_at(said, blocks.there, int(depth))
     config = dataclasses.replace(
         model.config,
         num_layers=int(depth),

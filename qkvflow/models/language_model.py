@@ -17,6 +17,7 @@ from qkvflow.models.checks import check_complete, check_ids, check_targets, chec
 from qkvflow.models.needs import bytes_of, check_fits, is_abstract
 from qkvflow.models.presets import Preset
 from qkvflow.nn.adapters import add_adapters
+from qkvflow.nn.connections import merged, split
 from qkvflow.nn.context import Context
 from qkvflow.nn.depth import LayerPlan
 from qkvflow.nn.dynamic import (
@@ -126,7 +127,7 @@ class LanguageModel(eqx.Module):
         save_model(self, path)
 
     def embed(self, ids: Array, offset: Array | int = 0, *, key: Array | None = None) -> NamedArray:
-        """x(0): token and position embeddings of ids [batch, position]."""
+        """x(0): token and position embeddings of ids [batch, position], in every stream."""
         x = self.transformer.wte(ids)
         if self.transformer.wpe is not None:
             x += self._positions(ids.shape[1], offset)[None]
@@ -134,7 +135,7 @@ class LanguageModel(eqx.Module):
         if self.transformer.embedding_norm is not None:
             named = self.transformer.embedding_norm(named)
         x = dropout(named.array, self.config.embd_pdrop, key)
-        return hax.named(x.astype(self.config.stream_dtype), named.axes)
+        return split(hax.named(x.astype(self.config.stream_dtype), named.axes), self.config)
 
     def _positions(self, length: int, offset: Array | int) -> Array:
         """Rows of the table of positions, from `offset` on."""
@@ -148,7 +149,7 @@ class LanguageModel(eqx.Module):
 
     def head(self, x: NamedArray) -> Array:
         """Logits [batch, position, vocab] of x(1), in float32."""
-        normed = self.transformer.ln_f(x)
+        normed = self.transformer.ln_f(merged(x, self.config))
         mapped, cap = self.output_map()(normed, rounded=rounds_operands(self.config)), self.config.cap
         logits = mapped.array.astype(jnp.float32)
         return logits if cap is None else cap * jnp.tanh(logits / cap)

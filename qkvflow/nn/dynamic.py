@@ -20,6 +20,7 @@ from qkvflow.config import Gpt2Config
 from qkvflow.config.variants import PARTS as PARTS
 from qkvflow.nn import stream
 from qkvflow.nn.attention import Attention as Attention
+from qkvflow.nn.connections import Connection, others_unchanged, read, worked_on, written
 from qkvflow.nn.context import PLAIN, Context
 from qkvflow.nn.depth import LayerPlan, Tableau
 from qkvflow.nn.linear import Linear, dropout
@@ -42,13 +43,21 @@ class Sublayer(eqx.Module):
 
     norm: Norm
     part: Any
+    connection: Connection | None
+    """To several streams; None: there is one."""
     pdrop: float = eqx.field(static=True)
 
     def __call__(self, x: NamedArray, context: Context = PLAIN) -> tuple[NamedArray, Any]:
         """What this part adds to x, and its cache."""
         for_part, for_dropout = context.split(2)
-        change, cache = self.part(self.norm(x), for_part)
-        return hax.named(dropout(change.array, self.pdrop, for_dropout.key), change.axes), cache
+        shares = None if self.connection is None else self.connection.at(x)
+        change, cache = self.part(self.norm(x if shares is None else read(x, shares)), for_part)
+        change = hax.named(dropout(change.array, self.pdrop, for_dropout.key), change.axes)
+        return change if shares is None else written(x, change, shares), cache
+
+    def seen(self, x: NamedArray) -> NamedArray:
+        """What the part itself sees of x."""
+        return self.norm(x if self.connection is None else read(x, self.connection.at(x)))
 
 
 class Block(eqx.Module):
@@ -63,6 +72,8 @@ class Block(eqx.Module):
     """Shares a of x and b of x(0): then f(x) = u - x + what parts add to u, with u = a x + b x(0)."""
     gate: stream.InputGate | None
     """By what each token sees of x(0) is scaled; None: by nothing."""
+    ends: Connection | None
+    """Of the stream that a pass through a loop works on with all streams, at its end."""
     there: dict[str, Any]
     """Of every part that is not in all layers, whether it is in this one."""
     names: tuple[str, ...] = eqx.field(static=True)
@@ -79,17 +90,22 @@ class Block(eqx.Module):
         for part, k in zip(chosen, jax.random.split(key, len(chosen))):
             norm = embed_norm(config)
             built = part.build(config, key=k, out_gain=gain)
-            parts[part.name] = Sublayer(norm, built, config.resid_pdrop)
+            meets = connection(config, "layers", len(parts), key=jax.random.fold_in(k, 1))
+            parts[part.name] = Sublayer(norm, built, meets, config.resid_pdrop)
         mixes = config.choice("mix_embedding")
         mix = Linear.of_values("mix", (1.0, 0.0)) if mixes else None
         k_gate = jax.random.fold_in(key, _GATE)
-        is_gated = mixes == "gate"
-        gate = stream.InputGate.init(embed_norm(config), config.Embed, key=k_gate) if is_gated else None
+        gate = None
+        if mixes == "gate":
+            seen = config.streams if config.mix_streams == "layers" else 1
+            gate = stream.InputGate.init(embed_norm(config), config.Embed, seen, key=k_gate)
+        ends = connection(config, "ends", 0, key=jax.random.fold_in(k_gate, 1))
         names = tuple(part.name for part in chosen)
-        return Block(parts, mix, gate, {}, names, config.order == "sequential")
+        return Block(parts, mix, gate, ends, {}, names, config.order == "sequential")
 
     def __call__(self, x: NamedArray, context: Context = PLAIN) -> tuple[NamedArray, Any]:
         """f(x) on (batch, position, embed), and the caches of the parts where they are given."""
+        whole, x = x, self._worked_on(x)
         entered = self._entered(x, context)
         caches, added = {}, None
         for name, told in zip(self.names, context.split(len(self.names))):
@@ -99,7 +115,22 @@ class Block(eqx.Module):
             added = stream.add(added, change)
         assert added is not None
         added = added if self.mix is None else added + entered - x
+        added = added if self.ends is None else others_unchanged(added, whole)
         return added, context.cache and caches
+
+    def _worked_on(self, x: NamedArray) -> NamedArray:
+        """What the parts are connected with: all of x, but where streams meet at the ends of passes."""
+        return x if self.ends is None else worked_on(x, x.array.shape[-1] // (self.ends.streams + 1))
+
+    def after(self, x: NamedArray) -> NamedArray:
+        """x as the next layer has it: where a pass ends here, all streams have met."""
+        is_end = self.there.get("ends", True)
+        if self.ends is None or (not isinstance(is_end, Array) and not is_end):
+            return x
+        ends = self.ends
+        if isinstance(is_end, Array):
+            return lax.cond(is_end, lambda: ends.joined(x), lambda: x)
+        return ends.joined(x)
 
     def _of_part(self, name: str, seen: NamedArray, own: Context) -> tuple[NamedArray, Any]:
         """What a part adds and its cache; nothing, and no time is spent, where it is not there."""
@@ -117,11 +148,11 @@ class Block(eqx.Module):
 
     def begun(self, x: NamedArray, context: Context) -> Context:
         """What all layers are told of x(0), if this is the first one's block."""
-        attention = self.parts.get("attention")
+        attention, x = self.parts.get("attention"), self._worked_on(x)
         context = context._replace(embedding=x)
         if attention is None or attention.part.value_mix is None:
             return context
-        normed = attention.norm(self._entered(x, context))
+        normed = attention.seen(self._entered(x, context))
         values = attention.part.values(normed, rounded=context.rounded)
         return context._replace(first_values=values)
 
@@ -144,6 +175,13 @@ def looks_back(block: Block) -> bool:
     """Whether the layers of a block, of curves or not, have to be told of x(0)."""
     attention = block.parts.get("attention")
     return block.mix is not None or (attention is not None and attention.part.value_mix is not None)
+
+
+def connection(config: Gpt2Config, where: str, place: int, *, key: Array) -> Connection | None:
+    """A fresh connection to several streams, if they meet there."""
+    if config.streams == 1 or config.mix_streams != where:
+        return None
+    return Connection.init(config, embed_norm(config), place, key=key)
 
 
 def embed_norm(config: Gpt2Config) -> Norm:
@@ -248,7 +286,7 @@ def pass_layer(
         slope, cache = block(at, context._replace(key=key, cache=context.cache and context.cache[j]))
         slopes.append(slope)
         left.append(cache)
-    return stream.write(x, size, tableau.b, slopes), left
+    return blocks[-1].after(stream.write(x, size, tableau.b, slopes)), left
 
 
 def _is_small(evaluations: int, x: NamedArray) -> bool:

@@ -13,6 +13,9 @@ from qkvflow.config.strict import shown
 from qkvflow.nn.time_embed import Time, layer_times, visit_index
 from qkvflow.nn.weights import Weight
 
+ENDS = "ends"
+"""Said of a layer after which several streams meet."""
+
 
 class Grid(Protocol):
     """What knows the layer of every visit, at any depth."""
@@ -63,9 +66,14 @@ def rows(here: Sequence[bool]) -> tuple[int, ...]:
     return tuple(int(row) for row in np.minimum(before, sum(here) - 1))
 
 
+def words_of(layers: Sequence[str] | None) -> frozenset[str]:
+    """All that is said of layers."""
+    return frozenset(word for layer in layers or () for word in layer.split())
+
+
 def words_at(names: Sequence[str], there: Mapping[str, Presence], depth: int) -> tuple[str, ...] | None:
     """What a table of one entry a layer says of the parts of a pass through so many layers."""
-    if not there:
+    if not there and ENDS not in names:
         return None
     found = {name: curve.at_depth(depth).at(layer_times(depth)) for name, curve in there.items()}
     return tuple(
@@ -82,8 +90,9 @@ def layer_problems(layers: tuple[str, ...] | None, count: int, config: Gpt2Confi
         problems.append(f"layers has {len(layers)} entries; expected one for each of {count} layers.")
     if config.parts is not None:
         names = [part.name for part in config.parts]
-        said = {name for layer in layers for name in layer.split()}
-        if said != {*names} or not all(layer.split() for layer in layers):
+        other = {ENDS} if config.streams > 1 and config.mix_streams == ENDS else set()
+        is_empty = any(not {*layer.split()} - other for layer in layers)
+        if words_of(layers) - other != {*names} or is_empty:
             expected = f"for each layer some of {', '.join(names)}, and each of them somewhere"
             problems.append(f"layers is {shown(list(layers))}; expected {expected}.")
     method = config.integrator

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import equinox as eqx
 import haliax as hax
 import jax
+import jax.numpy as jnp
 import numpy as np
 from haliax import Axis, NamedArray
 from jax import Array
@@ -21,15 +22,25 @@ class InputGate(eqx.Module):
 
     norm: Norm
     map: Linear
+    streams: int = eqx.field(static=True)
 
     @staticmethod
-    def init(norm: Norm, Embed: Axis, *, key: Array) -> "InputGate":
-        """A gate behind a norm over the stream."""
-        return InputGate(norm, Linear.init((Embed,), (Axis("gate", 1),), key=key, bias=True, gain=0.0))
+    def init(norm: Norm, Embed: Axis, streams: int, *, key: Array) -> "InputGate":
+        """A gate behind a norm over the stream, or over the mean of several."""
+        map_ = Linear.init((Embed,), (Axis("gate", 1),), key=key, bias=True, gain=0.0)
+        return InputGate(norm, map_, streams)
 
     def __call__(self, x: NamedArray) -> Array:
         """One number a token, [batch, position, 1]."""
-        return 2 * jax.nn.sigmoid(self.map(self.norm(x)).array)
+        return 2 * jax.nn.sigmoid(self.map(self.norm(mean(x, self.streams))).array)
+
+
+def mean(x: NamedArray, streams: int) -> NamedArray:
+    """The mean of several streams that are side by side."""
+    if streams == 1:
+        return x
+    parts = jnp.split(x.array, streams, axis=-1)
+    return hax.named(sum(parts[1:], parts[0]) / streams, x.axis_names)
 
 
 def mixed(x: NamedArray, embedding: NamedArray, shares: Array, gate: Array | None = None) -> NamedArray:

@@ -18,7 +18,7 @@ from qkvflow.config.strict import shown
 from qkvflow.config.variants import FAMILIES, Family
 from qkvflow.nn.linear import Linear
 from qkvflow.nn.norm import Norm
-from qkvflow.nn.presence import Presence, kept_rows, layer_problems, presence, rows
+from qkvflow.nn.presence import ENDS, Presence, kept_rows, layer_problems, presence, rows, words_of
 from qkvflow.nn.time_embed import Time
 from qkvflow.nn.weights import Affine, MakeLayer, Weight, is_affine, map_named, visited
 
@@ -39,6 +39,12 @@ class Loop(NamedTuple):
     def distinct(self) -> int:
         """Layers that have weights."""
         return sum(self)
+
+    @property
+    def ends(self) -> tuple[bool, ...]:
+        """Whether a pass ends with a layer: the first ones, the core, the last ones."""
+        last = {self.first - 1, self.first + self.core - 1, self.distinct - 1}
+        return tuple(layer in last for layer in range(self.distinct))
 
     def order(self, visits: int) -> tuple[int, ...]:
         """The layer of every visit. Where there is no room for the core it is left out, then the first.
@@ -157,7 +163,14 @@ class LoopedFamily(Family):
 
     def presence(self, config: Gpt2Config) -> dict[str, Presence]:
         loop, order = self._order(config.num_layers)
-        return presence(self.layers, order, loop)
+        found = presence(self.layers, order, loop)
+        if loop is not None and config.mix_streams == ENDS and config.streams > 1:
+            found |= {ENDS: Presence(loop.ends, order, loop)}
+        return found
+
+    def words(self, config: Gpt2Config) -> frozenset[str]:
+        loop, _ = self._order(config.num_layers)
+        return words_of(self.layers) | ({ENDS} if loop is not None else set())
 
     def layer(self, make: MakeLayer, config: Gpt2Config, *, key: Array) -> Any:
         depth = config.num_layers

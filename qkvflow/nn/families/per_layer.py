@@ -16,7 +16,7 @@ from jax import Array
 
 from qkvflow.config import Gpt2Config
 from qkvflow.config.variants import FAMILIES, Family
-from qkvflow.nn.presence import Presence, kept_rows, layer_problems, presence, rows
+from qkvflow.nn.presence import Presence, kept_rows, layer_problems, presence, rows, words_of
 from qkvflow.nn.time_embed import Time, layer_index, layer_times
 from qkvflow.nn.weights import Affine, MakeLayer, Weight, is_affine, map_named, visited
 
@@ -128,6 +128,9 @@ class PerLayerFamily(Family):
     def misfits(self, config: Gpt2Config) -> list[str]:
         found = layer_problems(self.layers, config.num_layers, config)
         return [f"weights: per_layer: {problem}" for problem in found]
+
+    def words(self, config: Gpt2Config) -> frozenset[str]:
+        return words_of(self.layers)
 
     def presence(self, config: Gpt2Config) -> dict[str, Presence]:
         return presence(self.layers, tuple(range(config.num_layers)), Nested(config.num_layers))
