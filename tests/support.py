@@ -20,7 +20,8 @@ from qkvflow.nn.families import FAMILIES
 
 FIXED_STEP = ("residual", "euler", "heun", "rk4")
 FLAVOURS = ("gpt2", "llama", "modern")
-WEIGHTS = tuple(FAMILIES)
+RELAXED = {"family": "looped", "around": "gated"}
+WEIGHTS = (*FAMILIES, RELAXED)
 SMALL_SSM = {"part": "ssm", "state_size": 4, "head_size": 8, "chunk_size": 8}
 
 

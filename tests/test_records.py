@@ -14,7 +14,7 @@ from qkvflow.experiments.records import chosen
 from qkvflow.experiments.results import read_experiment, read_sweep
 from qkvflow.files import read_json
 from qkvflow.models import MODELS
-from tests.support import WEIGHTS
+from qkvflow.nn.families import FAMILIES
 
 pytestmark = pytest.mark.records
 RESULTS = Path(__file__).parents[1] / "results"
@@ -129,7 +129,7 @@ def test_every_family_was_compared_at_every_depth():
     """What benchmarks/unroll.py found; tests/models/test_unroll.py computes some of it again."""
     record = read_json(RESULTS / "unroll.json")
     assert record["depths"] == list(range(1, 65))
-    assert record["families"].keys() == set(WEIGHTS)
+    assert record["families"].keys() == set(FAMILIES)
     for weights, kinds in record["families"].items():
         assert kinds.keys() == {"own", "grid"}
         for kind, errors in kinds.items():

@@ -7,7 +7,8 @@ is in the table of what it belongs to: `weights: {family: gated, gate: both}`.
 Version 2 had a factor on the learning rate of each of four groups of arrays (`head_multiplier`), which
 are now `groups` of the optimizer.
 
-Version 3 had no settings of the depths of training steps but the depths themselves.
+Version 3 had no settings of the depths of training steps but the depths themselves, and version 4 one
+residual stream.
 
 Records and checkpoints say by which version they were written; what says nothing is of version 1.
 Tables stay tables here: a switch that is no longer there can still be read, and is refused when it is
@@ -17,7 +18,7 @@ to run.
 from collections.abc import Mapping
 from typing import Any
 
-VERSION = 4
+VERSION = 5
 """Of the layout that `RunConfig.to_dict` writes."""
 _CAME_LATER: dict[str, Any] = {
     "final_tokens": None,
@@ -31,6 +32,7 @@ _CAME_LATER: dict[str, Any] = {
 _CAME_LATER_TO_ARCHITECTURE: dict[str, Any] = {
     "time_frequency": 1000.0,
     "adapter": None,
+    **{"streams": 1, "stream_mix": "static", "mix_streams": "layers"},
     **dict.fromkeys(("positions", "norm_kind", "gated_mlp", "embedding_norm", "qk_norm")),
     **dict.fromkeys(("zero_outputs", "mix_embedding", "value_residual", "logit_cap")),
 }

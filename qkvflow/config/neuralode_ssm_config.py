@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from qkvflow.config.strict import (
     RATIO,
     SIZES,
+    Bound,
     Config,
     ConfigError,
     Depth,
@@ -130,12 +131,20 @@ class Gpt2Config(Config):
     """RMS norms of the queries and of the keys of every head. None: modern yes, others no."""
     zero_outputs: bool | None = None
     """Start with zeros in the last map of every part. None: modern yes, others no."""
-    mix_embedding: bool | None = None
-    """Learned scalars of what a layer takes of its input and of the embedding. None: modern yes."""
+    mix_embedding: bool | Literal["gate"] | None = None
+    """Learned scalars of what a layer takes of its input and of the embedding. gate: that of the
+    embedding is scaled for every token, too, by what the layer sees. None: modern yes."""
     value_residual: bool | None = None
     """Learned scalars of what attention takes of its values and of the first layer's. None: modern."""
     logit_cap: Positive | Literal["none"] | None = None
     """Logits beyond it are bent back to it: cap tanh(logits / cap). None: modern 15, others none."""
+    streams: Annotated[int, Bound("1 to 4", 1, 5)] = 1
+    """Residual streams, 1 to 4; several are connected with every part by learned shares."""
+    stream_mix: Literal["static", "input", "manifold"] = "static"
+    """The shares of several streams: parameters, functions of each token, or such functions whose
+    mixing of streams is doubly stochastic."""
+    mix_streams: Literal["layers", "ends"] = "layers"
+    """Where several streams meet: around every part, or at the ends of passes through a loop only."""
     num_kv_heads: int | None = None
     """Heads of keys and values (grouped-query attention); a divisor of num_heads. None: num_heads."""
     tie_embeddings: bool = False
@@ -190,7 +199,7 @@ class Gpt2Config(Config):
             0 < self.hidden_dim < SIZES and 0 < self.num_heads < SIZES and 0 < self.mlp_ratio < RATIO
         ):
             return []
-        return _head_problems(self) + _part_problems(self)
+        return _head_problems(self) + _part_problems(self) + _stream_problems(self)
 
     def _read_variants(self) -> list[str]:
         """Put what names and tables of variants stand for in their place; None where there is none."""
@@ -280,6 +289,29 @@ def _head_problems(config: Gpt2Config) -> list[str]:
         problems.append(
             f"num_kv_heads is {kv_heads}; expected a divisor of num_heads {heads}, "
             "so that every head of keys serves the same number of queries."
+        )
+    return problems
+
+
+def _stream_problems(config: Gpt2Config) -> list[str]:
+    """A sentence where several streams do not go with the rest."""
+    method = config.integrator
+    if config.streams == 1 or method is None:
+        return []
+    if not method.has_grid:
+        return [
+            f"streams is {config.streams}, and the integrator {method} chooses its steps by the error "
+            "of one stream; use one with fixed steps (residual, euler, heun, rk4), or 1 stream."
+        ]
+    if config.mix_streams == "layers":
+        return []
+    problems = []
+    if method.name not in ("residual", "euler"):
+        problems.append(f"mix_streams: {method} has stages inside of layers; use residual or euler.")
+    if config.weights is not None and "ends" not in config.weights.words(config):
+        problems.append(
+            f"mix_streams is 'ends', and weights {config.weights} has no loop; use looped with a plan "
+            "like 1 + 2x2 + 1, or name ends among the parts of layers."
         )
     return problems
 

@@ -43,8 +43,12 @@ class Variant(ABC):
     def to_table(self) -> Any:
         """The name, or a table of the name and all settings, but for those left open (None)."""
         settings = {field.name: getattr(self, field.name) for field in _fields(type(self))}
-        settings = {name: value for name, value in settings.items() if value is not None}
-        return {self.word: self.name, **settings} if settings else self.name
+        plain = {
+            name: value.to_table() if isinstance(value, Variant) else value
+            for name, value in settings.items()
+            if value is not None
+        }
+        return {self.word: self.name, **plain} if plain else self.name
 
     def __str__(self) -> str:
         return self.name
@@ -103,10 +107,27 @@ class Family(Variant):
     """How weights depend on depth: it makes a layer of curves from an ordinary layer."""
 
     word = "family"
+    goes_around: ClassVar[bool] = False
+    """Whether its curves can stand around those of another family (`curve_around`)."""
 
     @abstractmethod
     def layer(self, make: Any, config: "Gpt2Config", *, key: Any) -> Any:
         """A layer like those that `make(key)` gives, with curves for its linear maps and norms."""
+
+    def words(self, config: "Gpt2Config") -> frozenset[str]:
+        """What its layers say of themselves: parts, and "ends" where passes through a loop end."""
+        return frozenset()
+
+    def presence(self, config: "Gpt2Config") -> dict[str, Any]:
+        """Of every part that is not in all layers, the curve that says where it is."""
+        return {}
+
+    def curve_around(self, base: Any, like: Any, config: "Gpt2Config", *, key: Any) -> Any:
+        """The curve of a linear map with that of this family around it, which changes nothing yet.
+
+        `like` has the axes of that map. Only of families that say so (`goes_around`).
+        """
+        raise NotImplementedError(f"{self.name} goes around no other curve")
 
     def misfits(self, config: "Gpt2Config") -> list[str]:
         """A sentence for everything in a config that this family does not go with."""

@@ -94,6 +94,8 @@ def _check(model: LanguageModel, count: int) -> None:
             f"the integrator {model.config.integrator} looks at weights between layers; expected "
             "residual or euler, whose weights are one row a layer."
         )
+    if model.transformer.blocks.there:
+        problems.append("its layers have different parts, and a combination of layers would have all.")
     if problems:
         raise ConfigError("The model has no basis over depth:", problems)
 

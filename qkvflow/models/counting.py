@@ -18,9 +18,10 @@ from jax import Array
 from qkvflow.models.depth import at_depth
 from qkvflow.models.language_model import LanguageModel, token_losses
 from qkvflow.models.paths import Arrays, arrays_of, nodes_of, with_arrays
-from qkvflow.nn.dynamic import Block
+from qkvflow.nn.connections import Connection
 from qkvflow.nn.linear import Linear, size_of
 from qkvflow.nn.norm import Norm
+from qkvflow.nn.time_embed import layer_times
 from qkvflow.nn.weights import Weight, resolve, size
 
 NORM = 8
@@ -60,13 +61,22 @@ def forward_flops(model: LanguageModel, batch: int, length: int, depth: int | No
     With a depth, of a pass through so many layers in place of the model's own.
     """
     model = model if depth is None else at_depth(model, depth)
-    blocks = model.transformer.blocks
+    blocks, plan, config = model.transformer.blocks, model.plan(), model.config
     block = eqx.filter_eval_shape(resolve, blocks, 1.0)
-    evaluations = model.plan().evaluations
-    config = model.config
-    token = evaluations * _block_flops(block, length)
-    token += NORM * config.hidden_dim + 2 * config.hidden_dim * config.vocab_size
-    curves = evaluations * _making(blocks) + _making(model.lm_head)
+    token = NORM * config.hidden_dim + 2 * config.hidden_dim * config.vocab_size
+    curves = _making(model.lm_head) + plan.evaluations * _making((blocks.mix, blocks.gate))
+    token += plan.evaluations * _maps_flops(block.gate)
+    for name, part in block.parts.items():
+        there = blocks.there.get(name)
+        visits = plan.visits if there is None else int(there.at(layer_times(plan.visits)).sum())
+        token += visits * plan.stages * (_maps_flops(part) + part.part.operations(length))
+        token += visits * plan.stages * _connection_flops(part.connection, config.hidden_dim)
+        curves += visits * plan.stages * _making(blocks.parts[name])
+    if blocks.ends is not None:
+        there = blocks.there.get("ends")
+        ends = plan.visits if there is None else int(there.at(layer_times(plan.visits)).sum())
+        own = _maps_flops(block.ends) + _connection_flops(block.ends, config.hidden_dim)
+        token, curves = token + ends * own, curves + ends * _making(blocks.ends)
     return batch * length * token + curves
 
 
@@ -75,11 +85,15 @@ def training_flops(model: LanguageModel, batch: int, length: int, depth: int | N
     return 3 * forward_flops(model, batch, length, depth)
 
 
-def _block_flops(block: Block, length: int) -> int:
-    """Operations per token of a block whose curves have been resolved."""
+def _maps_flops(block: Any) -> int:
+    """Operations per token of the linear maps and norms of a block whose curves have been resolved."""
     linear = sum(2 * size_of(map_.In) * size_of(map_.Out) for map_ in _nodes(block, Linear))
-    norms = sum(NORM * size(norm.weight) for norm in _nodes(block, Norm))
-    return linear + norms + sum(each.part.operations(length) for each in block.parts.values())
+    return linear + sum(NORM * size(norm.weight) for norm in _nodes(block, Norm))
+
+
+def _connection_flops(connection: Connection | None, width: int) -> int:
+    """Operations per token of what a part reads from several streams and writes to them."""
+    return 0 if connection is None else connection.operations(width)
 
 
 def _making(curves: Any) -> int:

@@ -1,7 +1,7 @@
 """Changing the depth of a model: sampling its curves on another grid."""
 
 import dataclasses
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import equinox as eqx
 import numpy as np
@@ -12,6 +12,7 @@ from qkvflow.models.language_model import FlowLM, LanguageModel
 from qkvflow.models.needs import bytes_of, check_fits, is_abstract
 from qkvflow.nn import weights
 from qkvflow.nn.families.per_layer import PerLayerFamily, as_table
+from qkvflow.nn.presence import ENDS, words_at
 from qkvflow.nn.weights import resolve
 
 _Model = TypeVar("_Model", bound=LanguageModel)
@@ -30,15 +31,18 @@ def at_depth(model: _Model, depth: int, *, unit_steps: bool = False) -> _Model:
         expected = f"a whole number of layers, at least 1, below {LAYERS:,}"
         problem = f"depth is {shown(depth)}; expected {expected}."
         raise ConfigError("The model cannot be unrolled:", [problem])
+    blocks = model.transformer.blocks
+    said = blocks.names if blocks.ends is None else (*blocks.names, ENDS)
+    words = words_at(said, blocks.there, int(depth))
     config = dataclasses.replace(
         model.config,
         num_layers=int(depth),
         integrator=model.integrator.at_depth(
             model.config.num_layers, int(depth), unit_steps=unit_steps
         ),
-        weights=PerLayerFamily(),  # a layer of each time, whatever makes it
+        weights=PerLayerFamily(words),  # a layer of each time, whatever makes it
     )
-    curves = weights.at_depth(model.transformer.blocks, int(depth))
+    curves = weights.at_depth(blocks, int(depth))
     transformer = dataclasses.replace(model.transformer, blocks=curves)
     return dataclasses.replace(model, config=config, transformer=transformer)
 
@@ -66,8 +70,11 @@ def unroll(model: LanguageModel, depth: int, *, unit_steps: bool = False) -> Flo
     if not is_abstract(curves):
         shapes = eqx.filter_eval_shape(sample, curves, times)
         check_fits(bytes_of(shapes), f"A model of {depth} layers", "a smaller depth")
-    sampled = sample(curves, times)
-    blocks = as_table(sampled, tuple(map(float, times)))
+    family = cast(PerLayerFamily, view.config.weights)
+    there = family.presence(view.config)
+    sampled = dataclasses.replace(sample(curves, times), there={})
+    blocks = as_table(sampled, tuple(map(float, times)), there)
+    blocks = dataclasses.replace(blocks, there=there)
     transformer = dataclasses.replace(model.transformer, blocks=blocks)
     head = None if model.lm_head is None else model.output_map()
     unrolled = dataclasses.replace(view.config, adapter=None)

@@ -17,6 +17,7 @@ from qkvflow.models.checks import check_complete, check_ids, check_targets, chec
 from qkvflow.models.needs import bytes_of, check_fits, is_abstract
 from qkvflow.models.presets import Preset
 from qkvflow.nn.adapters import add_adapters
+from qkvflow.nn.connections import merged, split
 from qkvflow.nn.context import Context
 from qkvflow.nn.depth import LayerPlan
 from qkvflow.nn.dynamic import (
@@ -54,13 +55,14 @@ class Transformer(eqx.Module):
         k_tokens, k_positions, k_blocks = jax.random.split(key, 3)
         learned = config.choice("positions") == "learned"
         assert config.weights is not None
+        blocks = config.weights.layer(lambda k: Block.init(config, key=k), config, key=k_blocks)
         return Transformer(
             wte=Embedding.init(config.Vocab, config.Embed, key=k_tokens, scale=EMBEDDING_SCALE),
             wpe=Embedding.init(config.Position, config.Embed, key=k_positions, scale=EMBEDDING_SCALE)
             if learned
             else None,
             embedding_norm=embed_norm(config) if config.choice("embedding_norm") else None,
-            blocks=config.weights.layer(lambda k: Block.init(config, key=k), config, key=k_blocks),
+            blocks=dataclasses.replace(blocks, there=config.weights.presence(config)),
             ln_f=embed_norm(config),
         )
 
@@ -125,7 +127,7 @@ class LanguageModel(eqx.Module):
         save_model(self, path)
 
     def embed(self, ids: Array, offset: Array | int = 0, *, key: Array | None = None) -> NamedArray:
-        """x(0): token and position embeddings of ids [batch, position]."""
+        """x(0): token and position embeddings of ids [batch, position], in every stream."""
         x = self.transformer.wte(ids)
         if self.transformer.wpe is not None:
             x += self._positions(ids.shape[1], offset)[None]
@@ -133,7 +135,7 @@ class LanguageModel(eqx.Module):
         if self.transformer.embedding_norm is not None:
             named = self.transformer.embedding_norm(named)
         x = dropout(named.array, self.config.embd_pdrop, key)
-        return hax.named(x.astype(self.config.stream_dtype), named.axes)
+        return split(hax.named(x.astype(self.config.stream_dtype), named.axes), self.config)
 
     def _positions(self, length: int, offset: Array | int) -> Array:
         """Rows of the table of positions, from `offset` on."""
@@ -147,7 +149,7 @@ class LanguageModel(eqx.Module):
 
     def head(self, x: NamedArray) -> Array:
         """Logits [batch, position, vocab] of x(1), in float32."""
-        normed = self.transformer.ln_f(x)
+        normed = self.transformer.ln_f(merged(x, self.config))
         mapped, cap = self.output_map()(normed, rounded=rounds_operands(self.config)), self.config.cap
         logits = mapped.array.astype(jnp.float32)
         return logits if cap is None else cap * jnp.tanh(logits / cap)
@@ -217,16 +219,16 @@ class LanguageModel(eqx.Module):
 
         Passes of up to `back` positions can be taken back, in whole or in part.
         """
-        block = resolve(self.transformer.blocks, 1.0)
-        dtype = jnp.dtype(self.config.stream_dtype)
-        plan = self.plan()
+        curves, plan = self.transformer.blocks, self.plan()
+        block, dtype = resolve(curves, 1.0), jnp.dtype(self.config.stream_dtype)
 
-        def of_a_layer() -> list[Any]:
-            return [block.empty_cache(batch, length, dtype, back) for _ in range(plan.stages)]
+        def of_a_layer(there: dict[str, Any]) -> list[Any]:
+            own = dataclasses.replace(block, there=there)
+            return [own.empty_cache(batch, length, dtype, back) for _ in range(plan.stages)]
 
         if plan.evaluations > WRITTEN_OUT:
-            return jax.tree.map(lambda x: jnp.broadcast_to(x, (plan.visits, *x.shape)), of_a_layer())
-        return [of_a_layer() for _ in range(plan.visits)]
+            return jax.tree.map(lambda x: jnp.broadcast_to(x, (plan.visits, *x.shape)), of_a_layer({}))
+        return [of_a_layer(resolve(curves.there, t)) for t in plan.times[:, 0]]
 
 
 @final

@@ -20,6 +20,7 @@ from qkvflow.config import Gpt2Config
 from qkvflow.config.variants import PARTS as PARTS
 from qkvflow.nn import stream
 from qkvflow.nn.attention import Attention as Attention
+from qkvflow.nn.connections import Connection, others_unchanged, read, worked_on, written
 from qkvflow.nn.context import PLAIN, Context
 from qkvflow.nn.depth import LayerPlan, Tableau
 from qkvflow.nn.linear import Linear, dropout
@@ -30,6 +31,7 @@ from qkvflow.nn.ssm import SelectiveSSM as SelectiveSSM
 from qkvflow.nn.weights import is_weight, resolve
 
 FULL, DOTS = None, is_matrix_product
+_GATE = 0x67617465  # sets the keys of gates apart from those of the parts
 SHORT = 8
 """Evaluations of the block up to which the loop over depth is written out."""
 ACTIVATIONS, FITS = 32, 2**31
@@ -41,13 +43,21 @@ class Sublayer(eqx.Module):
 
     norm: Norm
     part: Any
+    connection: Connection | None
+    """To several streams; None: there is one."""
     pdrop: float = eqx.field(static=True)
 
     def __call__(self, x: NamedArray, context: Context = PLAIN) -> tuple[NamedArray, Any]:
         """What this part adds to x, and its cache."""
         for_part, for_dropout = context.split(2)
-        change, cache = self.part(self.norm(x), for_part)
-        return hax.named(dropout(change.array, self.pdrop, for_dropout.key), change.axes), cache
+        shares = None if self.connection is None else self.connection.at(x)
+        change, cache = self.part(self.norm(x if shares is None else read(x, shares)), for_part)
+        change = hax.named(dropout(change.array, self.pdrop, for_dropout.key), change.axes)
+        return change if shares is None else written(x, change, shares), cache
+
+    def seen(self, x: NamedArray) -> NamedArray:
+        """What the part itself sees of x."""
+        return self.norm(x if self.connection is None else read(x, self.connection.at(x)))
 
 
 class Block(eqx.Module):
@@ -60,6 +70,12 @@ class Block(eqx.Module):
     parts: dict[str, Sublayer]
     mix: Linear | None
     """Shares a of x and b of x(0): then f(x) = u - x + what parts add to u, with u = a x + b x(0)."""
+    gate: stream.InputGate | None
+    """By what each token sees of x(0) is scaled; None: by nothing."""
+    ends: Connection | None
+    """Of the stream that a pass through a loop works on with all streams, at its end."""
+    there: dict[str, Any]
+    """Of every part that is not in all layers, whether it is in this one."""
     names: tuple[str, ...] = eqx.field(static=True)
     sequential: bool = eqx.field(static=True)
 
@@ -74,48 +90,98 @@ class Block(eqx.Module):
         for part, k in zip(chosen, jax.random.split(key, len(chosen))):
             norm = embed_norm(config)
             built = part.build(config, key=k, out_gain=gain)
-            parts[part.name] = Sublayer(norm, built, config.resid_pdrop)
-        mix = Linear.of_values("mix", (1.0, 0.0)) if config.choice("mix_embedding") else None
-        return Block(parts, mix, tuple(part.name for part in chosen), config.order == "sequential")
+            meets = connection(config, "layers", len(parts), key=jax.random.fold_in(k, 1))
+            parts[part.name] = Sublayer(norm, built, meets, config.resid_pdrop)
+        mixes = config.choice("mix_embedding")
+        mix = Linear.of_values("mix", (1.0, 0.0)) if mixes else None
+        k_gate = jax.random.fold_in(key, _GATE)
+        gate = None
+        if mixes == "gate":
+            seen = config.streams if config.mix_streams == "layers" else 1
+            gate = stream.InputGate.init(embed_norm(config), config.Embed, seen, key=k_gate)
+        ends = connection(config, "ends", 0, key=jax.random.fold_in(k_gate, 1))
+        names = tuple(part.name for part in chosen)
+        return Block(parts, mix, gate, ends, {}, names, config.order == "sequential")
 
     def __call__(self, x: NamedArray, context: Context = PLAIN) -> tuple[NamedArray, Any]:
         """f(x) on (batch, position, embed), and the caches of the parts where they are given."""
+        whole, x = x, self._worked_on(x)
         entered = self._entered(x, context)
         caches, added = {}, None
         for name, told in zip(self.names, context.split(len(self.names))):
             seen = stream.read(entered, added, sequential=self.sequential)
             own = told._replace(cache=context.cache and context.cache[name])
-            change, caches[name] = self.parts[name](seen, own)
+            change, caches[name] = self._of_part(name, seen, own)
             added = stream.add(added, change)
         assert added is not None
         added = added if self.mix is None else added + entered - x
+        added = added if self.ends is None else others_unchanged(added, whole)
         return added, context.cache and caches
+
+    def _worked_on(self, x: NamedArray) -> NamedArray:
+        """What the parts are connected with: all of x, but where streams meet at the ends of passes."""
+        return x if self.ends is None else worked_on(x, x.array.shape[-1] // (self.ends.streams + 1))
+
+    def after(self, x: NamedArray) -> NamedArray:
+        """x as the next layer has it: where a pass ends here, all streams have met."""
+        is_end = self.there.get("ends", True)
+        if self.ends is None or (not isinstance(is_end, Array) and not is_end):
+            return x
+        ends = self.ends
+        if isinstance(is_end, Array):
+            return lax.cond(is_end, lambda: ends.joined(x), lambda: x)
+        return ends.joined(x)
+
+    def _of_part(self, name: str, seen: NamedArray, own: Context) -> tuple[NamedArray, Any]:
+        """What a part adds and its cache; nothing, and no time is spent, where it is not there."""
+        is_there, part = self.there.get(name, True), self.parts[name]
+        if isinstance(is_there, Array):
+            return lax.cond(is_there, lambda: part(seen, own), lambda: (_nothing(seen), own.cache))
+        return part(seen, own) if is_there else (_nothing(seen), own.cache)
 
     def _entered(self, x: NamedArray, context: Context) -> NamedArray:
         """What the parts see of x and x(0)."""
         if self.mix is None:
             return x
-        return stream.mixed(x, context.embedding, self.mix.weight.array)
+        gate = None if self.gate is None else self.gate(x)
+        return stream.mixed(x, context.embedding, self.mix.weight.array, gate)
 
     def begun(self, x: NamedArray, context: Context) -> Context:
         """What all layers are told of x(0), if this is the first one's block."""
-        attention = self.parts.get("attention")
+        attention, x = self.parts.get("attention"), self._worked_on(x)
         context = context._replace(embedding=x)
         if attention is None or attention.part.value_mix is None:
             return context
-        normed = attention.norm(self._entered(x, context))
+        normed = attention.seen(self._entered(x, context))
         values = attention.part.values(normed, rounded=context.rounded)
         return context._replace(first_values=values)
 
     def empty_cache(self, batch: int, length: int, dtype: jnp.dtype, back: int = 0) -> dict[str, Any]:
         """One empty cache for every part, from which a text can go back by so many positions."""
-        return {n: self.parts[n].part.empty_cache(batch, length, dtype, back) for n in self.names}
+        return {
+            n: self.parts[n].part.empty_cache(batch, length, dtype, back)
+            if self.there.get(n, True)
+            else None
+            for n in self.names
+        }
+
+
+def _nothing(x: NamedArray) -> NamedArray:
+    """What a part adds that is not there."""
+    return hax.named(jnp.zeros_like(x.array), x.axes)
 
 
 def looks_back(block: Block) -> bool:
     """Whether the layers of a block, of curves or not, have to be told of x(0)."""
     attention = block.parts.get("attention")
     return block.mix is not None or (attention is not None and attention.part.value_mix is not None)
+
+
+def connection(config: Gpt2Config, where: str, place: int, *, key: Array) -> Connection | None:
+    """A fresh connection to several streams, if they meet there."""
+    if config.streams == 1 or config.mix_streams != where:
+        return None
+    return Connection.init(config, embed_norm(config), place, key=key)
 
 
 def embed_norm(config: Gpt2Config) -> Norm:
@@ -220,7 +286,7 @@ def pass_layer(
         slope, cache = block(at, context._replace(key=key, cache=context.cache and context.cache[j]))
         slopes.append(slope)
         left.append(cache)
-    return stream.write(x, size, tableau.b, slopes), left
+    return blocks[-1].after(stream.write(x, size, tableau.b, slopes)), left
 
 
 def _is_small(evaluations: int, x: NamedArray) -> bool:

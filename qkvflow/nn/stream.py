@@ -5,16 +5,49 @@ Everything that passes between the parts of a layer, and from layer to layer, go
 
 from collections.abc import Sequence
 
+import equinox as eqx
 import haliax as hax
+import jax
+import jax.numpy as jnp
 import numpy as np
-from haliax import NamedArray
+from haliax import Axis, NamedArray
 from jax import Array
 
+from qkvflow.nn.linear import Linear
+from qkvflow.nn.norm import Norm
 
-def mixed(x: NamedArray, embedding: NamedArray, shares: Array) -> NamedArray:
-    """What a layer takes of the stream and of x(0), by two shares."""
+
+class InputGate(eqx.Module):
+    """How much of x(0) a layer lets in for every token: 2 sigmoid(w norm(x) + c), 1 at the start."""
+
+    norm: Norm
+    map: Linear
+    streams: int = eqx.field(static=True)
+
+    @staticmethod
+    def init(norm: Norm, Embed: Axis, streams: int, *, key: Array) -> "InputGate":
+        """A gate behind a norm over the stream, or over the mean of several."""
+        map_ = Linear.init((Embed,), (Axis("gate", 1),), key=key, bias=True, gain=0.0)
+        return InputGate(norm, map_, streams)
+
+    def __call__(self, x: NamedArray) -> Array:
+        """One number a token, [batch, position, 1]."""
+        return 2 * jax.nn.sigmoid(self.map(self.norm(mean(x, self.streams))).array)
+
+
+def mean(x: NamedArray, streams: int) -> NamedArray:
+    """The mean of several streams that are side by side."""
+    if streams == 1:
+        return x
+    parts = jnp.split(x.array, streams, axis=-1)
+    return hax.named(sum(parts[1:], parts[0]) / streams, x.axis_names)
+
+
+def mixed(x: NamedArray, embedding: NamedArray, shares: Array, gate: Array | None = None) -> NamedArray:
+    """What a layer takes of the stream and of x(0), by two shares, that of x(0) times a gate."""
     own, first = shares.astype(x.dtype)
-    return hax.named(own * x.array + first * embedding.array, x.axes)
+    given = embedding.array if gate is None else gate * embedding.array
+    return hax.named(own * x.array + first * given, x.axes)
 
 
 def read(x: NamedArray, added: NamedArray | None, *, sequential: bool) -> NamedArray:

@@ -38,6 +38,13 @@ def layer_index(t: Time, knots: tuple[float, ...]) -> np.ndarray | Array:
     return xp.clip(index, 0, len(knots) - 1)
 
 
+def visit_index(t: Time, visits: int) -> np.ndarray | Array:
+    """The visit whose time, on the grid of so many, is nearest to t: where times are moved, its own."""
+    xp = jnp if isinstance(t, jax.Array) else np
+    nearest = xp.floor(visits * xp.asarray(t, xp.float32) + (0.5 + 1e-3)) - 1
+    return xp.clip(nearest, 0, visits - 1).astype(xp.int32)
+
+
 class TimeEmbedding(eqx.Module):
     """Features of t; `at` takes one time or a vector of times and adds a last axis of features."""
 

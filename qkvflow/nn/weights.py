@@ -23,7 +23,7 @@ from jax import Array
 from qkvflow.nn.linear import Linear
 from qkvflow.nn.norm import Norm
 from qkvflow.nn.parameters import Table, parameters_inside
-from qkvflow.nn.time_embed import Time
+from qkvflow.nn.time_embed import Time, visit_index
 
 Affine = Linear | Norm
 """A weight and perhaps a bias: what a curve is at one time."""
@@ -123,6 +123,23 @@ def map_named(function: Callable[..., Array], *maps: Any) -> Any:
         return hax.named(array, ["layers"] * (array.ndim - len(names)) + names)
 
     return hax.tree_util.tree_map(apply, *maps)
+
+
+def visited(table: Any, order: tuple[int, ...], t: Time) -> Any:
+    """The entries of a table that visits in this order have at t, or the table itself.
+
+    They are slices, where times are known: a gather has a slow gradient.
+    """
+    visit = visit_index(t, len(order))
+    if isinstance(visit, jax.Array):
+        entry = jnp.take(jnp.asarray(order), visit)
+        return map_named(lambda array: jnp.take(array, entry, axis=0), table)
+    entries = np.asarray(order)[visit]
+    if entries.ndim == 0:
+        return map_named(lambda array: array[entries], table)
+    if np.array_equal(entries, np.arange(jax.tree.leaves(table)[0].shape[0])):
+        return table
+    return map_named(lambda array: jnp.stack([array[i] for i in entries]), table)
 
 
 def at_every_time(value: Any, t: Time) -> Any:

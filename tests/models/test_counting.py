@@ -46,7 +46,13 @@ def test_operations_agree_with_xla_within_a_tenth(name, flavour):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"weights": {"family": "gated", "gate": "element"}}, {"weights": "low_rank"}]
+    "changes",
+    [
+        {"weights": {"family": "gated", "gate": "element"}},
+        {"weights": "low_rank"},
+        {"mix_embedding": "gate"},
+        {"weights": {"family": "looped", "around": {"family": "gated", "gate": "element"}}},
+    ],
 )
 def test_operations_of_the_other_curves(changes):
     model = shapes_of("time_indexed_mlp", num_layers=1, **changes)

@@ -70,7 +70,11 @@ def by_hand(model, ids):
     for t in model.plan().times[:, 0]:
         block = resolve(transformer.blocks, t)
         own, embedding = array(block.mix.weight)
-        x = own * x + embedding * start
+        gate = 1.0
+        if block.gate is not None:
+            bias, weight = array(block.gate.map.bias), array(block.gate.map.weight)
+            gate = 2 / (1 + np.exp(-(rms(block.gate.norm, x) @ weight + bias)))
+        x = own * x + embedding * gate * start
         attention, mlp = block.parts["attention"], block.parts["mlp"]
         change, values = attended(attention.part, rms(attention.norm, x), first_values)
         first_values = first_values or values
@@ -81,9 +85,18 @@ def by_hand(model, ids):
     return 15.0 * np.tanh(logits / 15.0)
 
 
-@pytest.mark.parametrize("weights", ["per_layer", "gated", "generated"])
-def test_a_modern_model_is_what_it_says(weights):
-    config = small_config(flavour="modern", weights=weights, num_layers=3)
+@pytest.mark.parametrize(
+    ("weights", "mix"),
+    [
+        ("per_layer", True),
+        ("gated", True),
+        ("generated", True),
+        ("per_layer", "gate"),
+        ("gated", "gate"),
+    ],
+)
+def test_a_modern_model_is_what_it_says(weights, mix):
+    config = small_config(flavour="modern", weights=weights, num_layers=3, mix_embedding=mix)
     model = random_model("standard", config, scale=0.4)
     ids = token_ids(config, batch=1, length=7)
     expected = by_hand(model, np.asarray(ids.array)[0])
@@ -91,9 +104,9 @@ def test_a_modern_model_is_what_it_says(weights):
     assert np.abs(np.asarray(model(ids).array)[0] - expected).max() < 1e-4
 
 
-@pytest.mark.parametrize("choice", CHOICES)
-def test_every_choice_can_be_made_in_gpt2_and_works_at_any_depth_and_token_by_token(choice):
-    config = small_config(num_heads=4, **{choice: CHOICES[choice]})
+@pytest.mark.parametrize(("choice", "value"), [*CHOICES.items(), ("mix_embedding", "gate")])
+def test_every_choice_can_be_made_in_gpt2_and_works_at_any_depth_and_token_by_token(choice, value):
+    config = small_config(num_heads=4, **{choice: value})
     model, ids = random_model("time_indexed_mlp", config), token_ids(config)
     plain = random_model("time_indexed_mlp", small_config(num_heads=4))
     same = choice == "zero_outputs"  # a matter of the start only

@@ -12,8 +12,7 @@ import optax
 import pytest
 
 from qkvflow.models import MODELS, build_model
-from qkvflow.nn.families import FAMILIES
-from tests.support import FLAVOURS, difference, random_model, small_config, token_ids
+from tests.support import FLAVOURS, WEIGHTS, difference, random_model, small_config, token_ids
 
 
 def is_zero(leaf):
@@ -38,7 +37,7 @@ def test_gradients_reach_every_trainable_leaf(name, flavour):
     assert not silent, silent
 
 
-@pytest.mark.parametrize("weights", FAMILIES)
+@pytest.mark.parametrize("weights", WEIGHTS)
 def test_gradients_reach_every_leaf_of_every_family(weights):
     config = small_config(weights=weights, time_embedding="learned_fourier")
     model = random_model("time_indexed_ssm", config)

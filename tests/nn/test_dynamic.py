@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qkvflow.nn import FAMILIES, INTEGRATORS, Block, LayerPlan, Shared, integrate
+from qkvflow.nn import INTEGRATORS, Block, LayerPlan, Shared, integrate
 from qkvflow.nn.linear import Linear
 from qkvflow.nn.weights import resolve
-from tests.support import FIXED_STEP, difference, randomised, small_config
+from tests.support import FIXED_STEP, WEIGHTS, difference, randomised, small_config
 
 X = ("batch", "position", "embed")
 
@@ -144,7 +144,7 @@ def test_frozen_time_is_the_same_time_in_every_layer_and_stage():
     assert np.allclose(steps.sizes, 1 / 3)
 
 
-@pytest.mark.parametrize("weights", list(FAMILIES))
+@pytest.mark.parametrize("weights", WEIGHTS)
 def test_rematerialisation_and_writing_out_change_no_gradient(weights):
     config, curves = block_of_curves(
         weights, parts=("attention", "mlp"), order="sequential", integrator="euler"

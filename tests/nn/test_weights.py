@@ -166,6 +166,34 @@ def test_a_finer_grid_repeats_entries_and_a_coarser_one_skips_them():
     assert int(curve.at(0.0).weight.array) == 0
 
 
+def numbers(layers):
+    part = Linear(hax.arange(hax.Axis("layers", layers)), None, (), ())
+    return PerLayer(part, tuple(map(float, layer_times(layers))))
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 4, 6, 8, 13])
+def test_a_pass_through_fewer_layers_goes_through_a_nested_subset(layers):
+    curve, larger = numbers(layers), {*range(layers)}
+    for depth in range(layers, 0, -1):
+        kept = curve.at_depth(depth).at(layer_times(depth)).weight.array.tolist()
+        assert kept == sorted({*kept}) and len(kept) == depth and {*kept} <= larger
+        assert kept[-1] == layers - 1 and (depth == 1 or kept[0] == 0)
+        assert max(np.diff(kept), default=0) <= 2 * -(-layers // depth), kept
+        larger = {*kept}
+    twice = curve.at_depth(2 * layers).at(layer_times(2 * layers)).weight.array.tolist()
+    assert twice == [i // 2 for i in range(2 * layers)]
+
+
+@pytest.mark.parametrize("depth", [2, 4, 6])
+def test_a_time_that_is_moved_is_still_that_of_its_layer(depth):
+    """A table has nothing between its layers: whatever of half a step times are moved by."""
+    moved = (np.arange(1, depth + 1) + np.linspace(-0.45, 0.45, depth)).astype(np.float32) / depth
+    curve = numbers(4).at_depth(depth)
+    expected = curve.at(layer_times(depth)).weight.array.tolist()
+    for times in (moved, jnp.asarray(moved)):
+        assert curve.at(times).weight.array.tolist() == expected
+
+
 def test_resolve_leaves_what_is_no_curve_alone():
     ordinary = make_layer(jax.random.key(0))
     assert difference(resolve(ordinary, 0.5), ordinary) == 0.0

@@ -19,7 +19,7 @@ class DepthLora(Adapter):
     any_depth = True
 
     def around(self, curve: Weight, config: Gpt2Config, *, key: Array) -> LowRank:
-        return LowRank.init(curve, value_of(curve), self.rank, config, key)
+        return LowRank.init(curve, value_of(curve), self.rank, config, key, adapts=True)
 
     def around_head(self, head: Weight, *, key: Array) -> Adapted:
         return Lora(self.rank, self.alpha).around_head(head, key=key)

@@ -16,68 +16,78 @@ from qkvflow.nn.families.shared import Shared
 from qkvflow.nn.linear import Linear, size_of
 from qkvflow.nn.norm import Norm
 from qkvflow.nn.time_embed import Time, TimeNetwork
-from qkvflow.nn.weights import Affine, MakeLayer, Weight, at_every_time, map_affine, size
+from qkvflow.nn.weights import Affine, MakeLayer, Weight, map_affine, size, value_of
 
 
 class Gated(Weight):
-    """W(t) = W * 2 sigmoid(g(t)), with g = MLP(embedding(t)) zero at the start.
+    """W(t) = base(t) * 2 sigmoid(g(t)), with g = MLP(embedding(t)) zero at the start.
 
     With start "sigmoid" the gate is sigmoid(g(t)). There is one network for each group of axes that has
     a gate of its own: the input axes, the output axes, both (a product, rank one), or all axes together
-    (element-wise). The bias is shared.
+    (element-wise). The bias is the base's. The base is a map, or a curve itself.
     """
 
     neutral = 1.0
-    base: Linear
+    base: Linear | Weight
     gates: tuple[TimeNetwork, ...]
     start: Literal["identity", "sigmoid"] = eqx.field(static=True)
 
     def at(self, t: Time) -> Linear:
         """The base map with its weight scaled by the gates at t."""
-        return self._scaled(at_every_time(self.base, t), self.before_loop(t))
+        return self._scaled(self._curve.at(t), [self._gate(network, t) for network in self.gates])
 
-    def before_loop(self, times: Time) -> list[Array]:
-        """The gates: vectors, unless they are element-wise."""
-        return [self._gate(network, times) for network in self.gates]
+    def before_loop(self, times: Time) -> tuple[Any, list[Array]]:
+        """What the base makes of the times, and the gates: vectors, unless they are element-wise."""
+        return self._curve.before_loop(times), [self._gate(network, times) for network in self.gates]
 
-    def inside_loop(self, prepared: list[Array]) -> Linear:
-        """The base map with the gates of a layer."""
-        return self._scaled(self.base, prepared)
+    def inside_loop(self, prepared: tuple[Any, list[Array]]) -> Linear:
+        """The base map of a layer with its gates."""
+        base, gates = prepared
+        return self._scaled(self._curve.inside_loop(base), gates)
 
     def operations(self) -> int:
-        return 2 * size(self.gates) + len(self.gates) * size(self.base.weight)
+        of_gates = 2 * size(self.gates) + len(self.gates) * size(value_of(self._curve).weight)
+        return self._curve.operations() + of_gates
 
     def modulators(self, times: Time) -> dict[str, Array]:
         """The gates, one a row, a column or a weight."""
         names = [f" ({i + 1})" for i in range(len(self.gates))] if len(self.gates) > 1 else [""]
-        flat = [gate.reshape(gate.shape[0], -1) for gate in self.before_loop(times)]
+        flat = [self._gate(network, times).reshape(np.size(times), -1) for network in self.gates]
         return dict(zip(names, flat))
 
-    @staticmethod
-    def _scaled(linear: Linear, gates: list[Array]) -> Linear:
+    @property
+    def _curve(self) -> Weight:
+        return self.base if isinstance(self.base, Weight) else Shared(self.base)
+
+    def _scaled(self, linear: Linear, gates: list[Array]) -> Linear:
         # As matrices: sums over arrays that have an axis of size one are slow (see `Norm`).
         shape = linear.weight.array.shape
         weight = linear.weight.array
         weight = weight.reshape(*shape[: -len(linear.In + linear.Out)], size_of(linear.In), -1)
-        for gate in gates:
-            weight *= gate
+        for network, gate in zip(self.gates, gates):
+            weight *= self._shaped(gate, network, linear)
         named = hax.named(weight.reshape(shape), linear.weight.axes)
         return Linear(named, linear.bias, linear.In, linear.Out)
 
     def _gate(self, network: TimeNetwork, t: Time) -> Array:
-        """The gate of one network, [..., In, Out], of size one where it does not act."""
-        gate = jax.nn.sigmoid(network.at(t)) * (1.0 if self.start == "sigmoid" else 2.0)
+        """The gate of one network, over the axes on which it acts."""
+        return jax.nn.sigmoid(network.at(t)) * (1.0 if self.start == "sigmoid" else 2.0)
+
+    @staticmethod
+    def _shaped(gate: Array, network: TimeNetwork, linear: Linear) -> Array:
+        """The same gate as [..., In, Out], of size one where it does not act."""
         acts_on = network.out.Out
-        shape = (
-            size_of(side) if set(side) <= set(acts_on) else 1 for side in (self.base.In, self.base.Out)
-        )
-        return gate.reshape(*np.shape(t), *shape)
+        times = gate.shape[: gate.ndim - len(acts_on)]
+        sides = (size_of(side) if set(side) <= set(acts_on) else 1 for side in (linear.In, linear.Out))
+        return gate.reshape(*times, *sides)
 
 
 @FAMILIES.register("gated")
 @dataclass(frozen=True)
 class GatedFamily(Family):
     """One set of base weights with gates; norms and biases are shared."""
+
+    goes_around = True
 
     gate: Literal["input", "output", "both", "element"] = "output"
     """What one gate scales: rows, columns, rows and columns, or single weights."""
@@ -91,10 +101,15 @@ class GatedFamily(Family):
     def _curve(self, affine: Affine, config: Gpt2Config, key: Array) -> Weight:
         if isinstance(affine, Norm):
             return Shared(affine)
-        groups = self._gated_axes(affine)
+        return self.curve_around(affine, affine, config, key=key)
+
+    def curve_around(
+        self, base: Linear | Weight, like: Linear, config: Gpt2Config, *, key: Array
+    ) -> Gated:
+        groups = self._gated_axes(like)
         keys = jax.random.split(key, len(groups))
         networks = (TimeNetwork.init(config, axes, key=k, zero=True) for axes, k in zip(groups, keys))
-        return Gated(affine, tuple(networks), self.start)
+        return Gated(base, tuple(networks), self.start)
 
     def _gated_axes(self, linear: Linear) -> list[tuple[Axis, ...]]:
         """The groups of axes that have a gate; a vector is gated on its only axes, its outputs."""

@@ -1,5 +1,6 @@
 """A few layers, some of them visited several times: own first and last layers around a loop."""
 
+import dataclasses
 import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,11 +17,14 @@ from qkvflow.config import ConfigError, Gpt2Config
 from qkvflow.config.strict import shown
 from qkvflow.config.variants import FAMILIES, Family
 from qkvflow.nn.linear import Linear
-from qkvflow.nn.time_embed import Time, layer_index, layer_times
-from qkvflow.nn.weights import Affine, MakeLayer, Weight, is_affine, map_named
+from qkvflow.nn.norm import Norm
+from qkvflow.nn.presence import ENDS, Presence, kept_rows, layer_problems, presence, rows, words_of
+from qkvflow.nn.time_embed import Time
+from qkvflow.nn.weights import Affine, MakeLayer, Weight, is_affine, map_named, visited
 
 NORMS = "norms"
 """What stands for norms, and for vectors of parameters, among what every visit has of its own."""
+_AROUND = 0x61726F75  # sets the keys of what goes around visits apart from those of the layers
 _WRITTEN = re.compile(r"(?:(\d+) *\+ *)?(\d+) *x *(\d+)(?: *\+ *(\d+))?")
 
 
@@ -35,6 +39,12 @@ class Loop(NamedTuple):
     def distinct(self) -> int:
         """Layers that have weights."""
         return sum(self)
+
+    @property
+    def ends(self) -> tuple[bool, ...]:
+        """Whether a pass ends with a layer: the first ones, the core, the last ones."""
+        last = {self.first - 1, self.first + self.core - 1, self.distinct - 1}
+        return tuple(layer in last for layer in range(self.distinct))
 
     def order(self, visits: int) -> tuple[int, ...]:
         """The layer of every visit. Where there is no room for the core it is left out, then the first.
@@ -70,17 +80,13 @@ class Looped(Weight):
     """How the order goes on at other depths; None: it has no other."""
     visits: int | None = eqx.field(static=True)
     """Visits that have an entry each; None: layers have."""
+    here: tuple[bool, ...] | None = eqx.field(static=True, default=None)
+    """Whether a layer, or a visit, has an entry; None: all have one."""
 
     def at(self, t: Time) -> Any:
-        """Entries of the table. Slices, where times are known: a gather has a slow gradient."""
-        visit = layer_index(t, tuple(map(float, layer_times(len(self.order)))))
-        if isinstance(visit, jax.Array):
-            entry = jnp.take(jnp.asarray(self.order), visit)
-            return map_named(lambda array: jnp.take(array, entry, axis=0), self.table)
-        entries = np.asarray(self.order)[visit]
-        if entries.ndim == 0:
-            return map_named(lambda array: array[entries], self.table)
-        return map_named(lambda array: jnp.stack([array[i] for i in entries]), self.table)
+        """The entries of the visits that are nearest to these times."""
+        entries = rows(self.here or (True,) * (max(self.order) + 1))
+        return visited(self.table, tuple(entries[i] for i in self.order), t)
 
     def at_depth(self, depth: int) -> "Looped":
         """The same table, visited in the order of so many visits."""
@@ -92,7 +98,7 @@ class Looped(Weight):
         order = (
             self.loop.order(depth) if self.visits is None else self.loop.visits_of(depth, self.visits)
         )
-        return Looped(self.table, order, self.loop, self.visits)
+        return dataclasses.replace(self, order=order)
 
 
 @FAMILIES.register("looped")
@@ -105,9 +111,27 @@ class LoopedFamily(Family):
     visited several times. Or the layers in their order: [0, 1, 2, 1, 2, 3]. None: 1 + CORE x 2 + 1."""
     own: tuple[str, ...] = (NORMS,)
     """What every visit has of its own: norms (and the scalars of a layer), or parts by their names."""
+    layers: tuple[str, ...] | None = None
+    """The parts of every layer, not visit, by their names: [ssm, ssm mlp]. None: all in each."""
+    around: Family | None = None
+    """A family whose curve goes around what visits of a layer share, by the time of the visit: gated,
+    {family: low_rank, rank: 4}. None: they share it as it is."""
+
+    def __post_init__(self) -> None:
+        if self.around is not None:
+            object.__setattr__(self, "around", FAMILIES.read(self.around))
 
     def problems(self) -> list[str]:
-        """A plan that cannot be read, or that leaves a layer out."""
+        """A plan that cannot be read or leaves a layer out; a family that goes around nothing."""
+        return self._plan_problems() + self._around_problems()
+
+    def _around_problems(self) -> list[str]:
+        if self.around is None or self.around.goes_around:
+            return []
+        known = ", ".join(name for name in FAMILIES if FAMILIES[name].goes_around)
+        return [f"around is {self.around}, which goes around no other curve; expected one of {known}."]
+
+    def _plan_problems(self) -> list[str]:
         if isinstance(self.plan, str):
             found = _WRITTEN.fullmatch(self.plan.strip())
             if found is None or 0 in map(int, found.group(2, 3)):
@@ -132,23 +156,47 @@ class LoopedFamily(Family):
                 for name in self.own
                 if name not in known
             ]
-        return problems
+        loop, order = self._order(config.num_layers)
+        distinct = max(order) + 1 if loop is None else loop.distinct
+        found = layer_problems(self.layers, distinct, config)
+        return problems + [f"weights: looped: {problem}" for problem in found]
+
+    def presence(self, config: Gpt2Config) -> dict[str, Presence]:
+        loop, order = self._order(config.num_layers)
+        found = presence(self.layers, order, loop)
+        if loop is not None and config.mix_streams == ENDS and config.streams > 1:
+            found |= {ENDS: Presence(loop.ends, order, loop)}
+        return found
+
+    def words(self, config: Gpt2Config) -> frozenset[str]:
+        loop, _ = self._order(config.num_layers)
+        return words_of(self.layers) | ({ENDS} if loop is not None else set())
 
     def layer(self, make: MakeLayer, config: Gpt2Config, *, key: Array) -> Any:
-        loop, depth = self._loop(config.num_layers), config.num_layers
-        order = loop.order(depth) if loop is not None else self._list()
+        depth = config.num_layers
+        (loop, order), there = self._order(depth), self.presence(config)
         k_layers, k_visits = jax.random.split(key)
         layers = _stacked(make, max(order) + 1, k_layers)
         visits = _stacked(make, depth, k_visits)
         pairs, structure = jax.tree_util.tree_flatten_with_path(layers, is_leaf=is_affine)
         of_visits = jax.tree.leaves(visits, is_leaf=is_affine)
-        curves = [
-            Looped(own, tuple(range(depth)), loop, depth)
-            if self._is_own(path, own)
-            else Looped(shared, order, loop, None)
-            for (path, shared), own in zip(pairs, of_visits)
-        ]
+        keys = jax.random.split(jax.random.fold_in(key, _AROUND), len(pairs))
+        curves: list[Weight] = []
+        for (path, shared), own, k in zip(pairs, of_visits, keys):
+            here = kept_rows(there, path)
+            if self._is_own(path, own):
+                here = here and tuple(here[layer] for layer in order)
+                curves.append(_of_those(Looped(own, tuple(range(depth)), loop, depth, here)))
+            else:
+                curve = _of_those(Looped(shared, order, loop, None, here))
+                curves.append(self._relaxed(curve, config, k))
         return jax.tree.unflatten(structure, curves)
+
+    def _relaxed(self, shared: Looped, config: Gpt2Config, key: Array) -> Weight:
+        """What visits of a layer share, with another curve around it; norms are shared as they are."""
+        if self.around is None or isinstance(shared.table, Norm):
+            return shared
+        return self.around.curve_around(shared, shared.table, config, key=key)
 
     def _is_own(self, path: Any, affine: Affine) -> bool:
         """Whether every visit has its own: a norm or a vector, or what is inside of a part."""
@@ -162,9 +210,13 @@ class LoopedFamily(Family):
             return first + core * loops + last
         return None if self.plan is None else len(self.plan)
 
-    def _list(self) -> tuple[int, ...]:
+    def _order(self, depth: int) -> tuple[Loop | None, tuple[int, ...]]:
+        """The loop, if it is one, and the layer of every visit."""
+        loop = self._loop(depth)
+        if loop is not None:
+            return loop, loop.order(depth)
         assert isinstance(self.plan, tuple)
-        return self.plan
+        return None, self.plan
 
     def _loop(self, depth: int) -> Loop | None:
         """How the order is made; None where it is a list."""
@@ -175,6 +227,15 @@ class LoopedFamily(Family):
             return None
         ends = (1, 1) if depth > 3 else (int(depth == 3), 0)
         return Loop(ends[0], max(1, (depth - 2) // 2), ends[1])
+
+
+def _of_those(curve: Looped) -> Looped:
+    """The same curve, its table without the entries of layers that lack the part."""
+    if curve.here is None:
+        return curve
+    chosen = np.flatnonzero(curve.here)
+    table = map_named(lambda array: jnp.take(array, chosen, axis=0), curve.table)
+    return dataclasses.replace(curve, table=table)
 
 
 def _numbers(plan: str) -> tuple[int, ...]:

@@ -23,17 +23,25 @@ from qkvflow.nn.weights import Affine, MakeLayer, Weight, map_affine, size
 class LowRank(Weight):
     """W(t) = W + U diag(s(t)) V, with s = MLP(embedding(t)) zero at the start.
 
-    `base` may itself be a curve: then this is an adapter of it (LoRA that is a function of depth).
+    `base` may itself be a curve, which this may adapt (LoRA that is a function of depth).
     """
 
     base: Linear | Weight
     down: Linear
     up: Linear
     network: TimeNetwork
+    adapts: bool = eqx.field(static=True, default=False)
+    """Whether it was put around the base to be trained in its stead."""
 
     @staticmethod
     def init(
-        base: Linear | Weight, like: Linear, rank: int, config: Gpt2Config, key: Array
+        base: Linear | Weight,
+        like: Linear,
+        rank: int,
+        config: Gpt2Config,
+        key: Array,
+        *,
+        adapts: bool = False,
     ) -> "LowRank":
         """A base, which is a map like `like` at every time, with a low-rank term that is zero."""
         k_down, k_up, k_network = jax.random.split(key, 3)
@@ -43,6 +51,7 @@ class LowRank(Weight):
             down=Linear.init(like.In, (Rank,), key=k_down),
             up=Linear.init((Rank,), like.Out, key=k_up),
             network=TimeNetwork.init(config, (Rank,), key=k_network, zero=True),
+            adapts=adapts,
         )
 
     def at(self, t: Time) -> Linear:
@@ -69,8 +78,7 @@ class LowRank(Weight):
 
     def parameters(self) -> Table:
         """The low-rank term of a vector decays as little as the vector."""
-        is_adapter = isinstance(self.base, Weight)
-        table = adapter_parameters(self) if is_adapter else parameters_inside(self)
+        table = adapter_parameters(self) if self.adapts else parameters_inside(self)
         return table if self.down.In else changed(table, decays=False)
 
     @property
@@ -90,6 +98,8 @@ class LowRank(Weight):
 class LowRankFamily(Family):
     """One set of base weights with low-rank terms; norms are shared."""
 
+    goes_around = True
+
     rank: Size = 8
     """Rank of what depends on depth."""
 
@@ -100,4 +110,9 @@ class LowRankFamily(Family):
     def _curve(self, affine: Affine, config: Gpt2Config, key: Array) -> Weight:
         if isinstance(affine, Norm):
             return Shared(affine)
-        return LowRank.init(affine, affine, self.rank, config, key)
+        return self.curve_around(affine, affine, config, key=key)
+
+    def curve_around(
+        self, base: Linear | Weight, like: Linear, config: Gpt2Config, *, key: Array
+    ) -> LowRank:
+        return LowRank.init(base, like, self.rank, config, key)
