@@ -42,7 +42,7 @@ fuzz: install ## Ten thousand odd inputs in all, at every boundary, for half an 
 	HYPOTHESIS_PROFILE=fuzz timeout 30m $(BIN)/pytest tests/test_boundaries.py
 
 test-peers: $(VENV)/peers ## Compare with torch and transformers, which it installs
-	$(BIN)/pytest -m peers -n 0 tests/models tests/benchmarks
+	$(BIN)/pytest -m peers -n 0 tests/models tests/benchmarks tests/exchange
 
 $(VENV)/peers: $(VENV)/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.txt --editable ".[peers]"

@@ -30,6 +30,7 @@ ALTITUDE = [
     "experiments",
     "analysis",
     "finetune",
+    "exchange",
     "cli",
 ]
 SOURCES = sorted(PACKAGE.rglob("*.py"))
