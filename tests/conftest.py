@@ -33,10 +33,9 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 TESTS = Path(__file__).parent
 LONG = (
-    *("analysis", "benchmarks", "finetune", "plugins", "unchanged", "test_documents.py"),
+    *("analysis", "benchmarks", "exchange", "finetune", "plugins", "unchanged", "test_documents.py"),
     *(f"cli/test_{of}.py" for of in ("analyze", "cli", "experiments", "finetuning_commands")),
     "cli/test_training_commands.py",
-    *(f"exchange/test_{of}.py" for of in ("transformers", "loops", "harness", "commands")),
     *(f"experiments/test_{of}.py" for of in ("pack", "present", "reuse", "runner", "starts")),
     *(f"models/test_{of}.py" for of in ("adapted", "causality", "training", "unroll")),
     *(f"train/test_{of}.py" for of in ("checkpoints", "depths", "learning", "loop")),
