@@ -1,38 +1,14 @@
 """Importing Llama: the logits of transformers, an export that comes back, sentences about the rest."""
 
-import json
-
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from qkvflow.files import FileError
 from qkvflow.models import StandardLM, import_gpt2, import_llama
 from qkvflow.models.paths import arrays_of
-from qkvflow.models.transformers_form import transformers_form
+from tests.models.gpt2_files import cut_in_two, write_llama
 from tests.support import difference, random_model, small_config, token_ids
-
-
-def write(directory, model=None, **changes):
-    """A model of transformers' layout; returns it and its tensors."""
-    model = model or random_model("standard", small_config(flavour="llama", num_layers=3))
-    form = transformers_form(model)
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.json").write_text(json.dumps(form.config | changes))
-    save_file(form.tensors, directory / "model.safetensors", {"format": "pt"})
-    return model, form.tensors
-
-
-def cut(directory, **more):
-    """Put the tensors of a directory into two files, with an index."""
-    tensors = load_file(directory / "model.safetensors")
-    names = sorted(tensors)
-    index = {name: f"model-0000{1 + (i % 2)}-of-00002.safetensors" for i, name in enumerate(names)}
-    for file in {*index.values()}:
-        save_file({name: tensors[name] for name in names if index[name] == file}, directory / file)
-    (directory / "model.safetensors").unlink()
-    content = {"metadata": {}, "weight_map": index | more}
-    (directory / "model.safetensors.index.json").write_text(json.dumps(content))
 
 
 def check_same(found, model):
@@ -48,11 +24,11 @@ def check_same(found, model):
 )
 @pytest.mark.parametrize("files", [1, 2])
 def test_an_export_comes_back_to_the_last_bit(tmp_path, changes, files):
-    model, _ = write(
+    model, _ = write_llama(
         tmp_path, random_model("standard", small_config(flavour="llama", num_layers=3, **changes))
     )
     if files == 2:
-        cut(tmp_path)
+        cut_in_two(tmp_path)
     found = import_llama(tmp_path)
     assert isinstance(found, StandardLM)
     check_same(found, model)
@@ -62,7 +38,7 @@ def test_an_export_comes_back_to_the_last_bit(tmp_path, changes, files):
 
 def test_an_export_of_gpt2_comes_back_to_the_last_bit(tmp_path):
     model = random_model("standard", small_config(num_kv_heads=None, activation_function="relu2"))
-    write(tmp_path, model)
+    write_llama(tmp_path, model)
     check_same(import_gpt2(tmp_path), model)
 
 
@@ -73,14 +49,14 @@ def test_rope_parameters_stand_in_one_of_three_places(tmp_path):
         "older": {"rope_parameters": None, "rope_theta": 77.0, "rope_scaling": {"type": "default"}},
     }
     for name, changes in places.items():
-        write(tmp_path / name, **changes)
+        write_llama(tmp_path / name, **changes)
         assert import_llama(tmp_path / name).config.rotary_base == 77.0, name
 
 
 def test_half_precision_and_frequencies_of_old_files(tmp_path):
     import ml_dtypes
 
-    model, tensors = write(tmp_path)
+    model, tensors = write_llama(tmp_path)
     for kind in (ml_dtypes.bfloat16, np.float16):
         short = {name: tensor.astype(kind) for name, tensor in tensors.items()}
         short["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(2, np.float32)
@@ -123,13 +99,13 @@ def test_half_precision_and_frequencies_of_old_files(tmp_path):
     ids=str,
 )
 def test_what_cannot_be_imported_is_a_sentence(tmp_path, changes, words):
-    write(tmp_path, **changes)
+    write_llama(tmp_path, **changes)
     with pytest.raises(FileError, match=words):
         import_llama(tmp_path)
 
 
 def test_tensors_that_are_missing_or_misshaped_are_named(tmp_path):
-    _, tensors = write(tmp_path)
+    _, tensors = write_llama(tmp_path)
     name = "model.layers.1.mlp.gate_proj.weight"
     for change, words in (
         (lambda a: a.T.copy(), r"gate_proj.weight is \(16, 32\) there and \(32, 16\) here"),
@@ -157,8 +133,8 @@ def test_tensors_that_are_missing_or_misshaped_are_named(tmp_path):
     ids=str,
 )
 def test_an_index_that_names_other_files(tmp_path, more, words):
-    write(tmp_path)
-    cut(tmp_path, **more)
+    write_llama(tmp_path)
+    cut_in_two(tmp_path, **more)
     if words is None:  # a tensor that no file has, and the model does not need
         import_llama(tmp_path)
         return
@@ -167,7 +143,7 @@ def test_an_index_that_names_other_files(tmp_path, more, words):
 
 
 def test_pickles_are_not_read(tmp_path):
-    write(tmp_path)
+    write_llama(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model-00001-of-00002.bin")
     (tmp_path / "pytorch_model.bin.index.json").write_text("{}")
     with pytest.raises(FileError, match="It has pytorch_model-00001-of-00002.bin.*: load that"):
