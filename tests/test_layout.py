@@ -31,6 +31,7 @@ ALTITUDE = [
     "analysis",
     "finetune",
     "exchange",
+    "harness",
     "cli",
 ]
 SOURCES = sorted(PACKAGE.rglob("*.py"))
