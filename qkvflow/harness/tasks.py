@@ -49,11 +49,13 @@ def run_tasks(
 
     os.environ.setdefault("DISABLE_MULTIPROC", "1")  # its bootstrap would fork the threads of JAX
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    tasks = load_tasks(names, folder)
+    manager = task_manager(names, folder)
+    tasks = load_tasks(manager, names)
     model = QkvflowLM(os.fspath(checkpoint), **settings)
     found: Any = simple_evaluate(
         model=model,
         tasks=tasks,
+        task_manager=manager,
         num_fewshot=shots,
         limit=limit,
         log_samples=False,
@@ -62,34 +64,36 @@ def run_tasks(
     return {**found["results"], **found.get("groups", {})}
 
 
-def load_tasks(names: Sequence[str], folder: Path | None = None) -> list[Any]:
-    """The tasks of these names with their data, from a folder or those that the harness has.
+def task_manager(names: Sequence[str], folder: Path | None = None) -> Any:
+    """What knows the tasks: those of the folder alone if they are all there, since that is faster.
 
     Raises:
-        ConfigError: there is no such task.
-        DataError: the data of a task cannot be read.
+        ConfigError: there is no such folder.
     """
-    if folder is not None and not folder.is_dir():
-        raise ConfigError("The tasks cannot be run:", [f"{folder} is no directory with YAML files."])
-    manager = _manager(names, folder)
-    known = manager.all_tasks
-    problems = [
-        f"there is no task {name!r}. {_hint(name, known)}" for name in names if name not in known
-    ]
-    if problems:
-        raise ConfigError("The tasks cannot be run:", problems)
-    return [task for name in names for task in _loaded(manager, name)]
-
-
-def _manager(names: Sequence[str], folder: Path | None) -> Any:
-    """What knows the tasks: those of the folder alone if they are all there, since that is faster."""
     from lm_eval.tasks import TaskManager
 
+    if folder is not None and not folder.is_dir():
+        raise ConfigError("The tasks cannot be run:", [f"{folder} is no directory with YAML files."])
     if folder is not None:
         own = TaskManager(include_path=str(folder), include_defaults=False)
         if {*names} <= {*own.all_subtasks}:
             return own
     return TaskManager(include_path=None if folder is None else str(folder))
+
+
+def load_tasks(manager: Any, names: Sequence[str]) -> list[Any]:
+    """The tasks of these names, or groups of tasks, with their data.
+
+    Raises:
+        ConfigError: there is no such task.
+        DataError: the data of a task cannot be read.
+    """
+    known = manager.all_tasks
+    missing = [name for name in names if name not in known]
+    problems = [f"there is no task {name!r}. {_hint(name, known)}" for name in missing]
+    if problems:
+        raise ConfigError("The tasks cannot be run:", problems)
+    return [task for name in names for task in _loaded(manager, name)]
 
 
 def _hint(name: str, known: Sequence[str]) -> str:

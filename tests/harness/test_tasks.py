@@ -208,11 +208,13 @@ def test_the_harness_keeps_answers(folder, checkpoint, tmp_path):
     from lm_eval import simple_evaluate
 
     from qkvflow.harness.model import QkvflowLM
-    from qkvflow.harness.tasks import load_tasks
+    from qkvflow.harness.tasks import load_tasks, task_manager
 
     model, cache = QkvflowLM(str(checkpoint)), str(tmp_path / "answers")
-    tasks = load_tasks(["markov_writing"], folder)
-    found = [simple_evaluate(model, tasks=tasks, use_cache=cache, bootstrap_iters=0) for _ in range(2)]
+    manager = task_manager(["markov_writing"], folder)
+    tasks = load_tasks(manager, ["markov_writing"])
+    kept = {"use_cache": cache, "task_manager": manager, "bootstrap_iters": 0}
+    found = [simple_evaluate(model, tasks=tasks, **kept) for _ in range(2)]
     assert found[0]["results"] == found[1]["results"]
     assert list(tmp_path.glob("answers*.db"))
 
