@@ -41,8 +41,8 @@ records: install ## Check what committed records say by themselves
 fuzz: install ## Ten thousand odd inputs in all, at every boundary, for half an hour at most
 	HYPOTHESIS_PROFILE=fuzz timeout 30m $(BIN)/pytest tests/test_boundaries.py
 
-test-peers: $(VENV)/peers ## Compare with torch and transformers, which it installs
-	$(BIN)/pytest -m peers -n 0 tests/models tests/benchmarks
+test-peers: $(VENV)/peers ## Compare with torch, transformers, lm-eval, which it installs
+	$(BIN)/pytest -m peers -n 0 tests/models tests/benchmarks tests/exchange tests/harness
 
 $(VENV)/peers: $(VENV)/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.txt --editable ".[peers]"

@@ -33,7 +33,16 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 TESTS = Path(__file__).parent
 LONG = (
-    *("analysis", "benchmarks", "finetune", "plugins", "unchanged", "test_documents.py"),
+    *(
+        "analysis",
+        "benchmarks",
+        "exchange",
+        "finetune",
+        "harness",
+        "plugins",
+        "unchanged",
+        "test_documents.py",
+    ),
     *(f"cli/test_{of}.py" for of in ("analyze", "cli", "experiments", "finetuning_commands")),
     "cli/test_training_commands.py",
     *(f"experiments/test_{of}.py" for of in ("pack", "present", "reuse", "runner", "starts")),

@@ -30,13 +30,13 @@ from qkvflow.experiments.report import experiment_page
 from qkvflow.experiments.results import read_experiment, write_results
 from qkvflow.files import FileError, file_sha256, read_json, read_sealed, write_json, write_sealed
 from qkvflow.finetune import load_adapter
-from qkvflow.models import import_gpt2
+from qkvflow.models import import_gpt2, import_llama
 from qkvflow.train import load_model, read_metrics, read_tokenizer
 from qkvflow.train.checkpoints import CheckpointStore
 from qkvflow.train.resume import find_saved
 from qkvflow.train.step import Learner
 from tests.experiments.support import made_up_record, tiny_fields
-from tests.models.gpt2_files import CONFIG, write_gpt2
+from tests.models.gpt2_files import CONFIG, cut_in_two, write_gpt2, write_llama
 
 OURS = (ConfigError, DataError, FileError)
 ROOT = Path(__file__).parent.parent
@@ -328,6 +328,22 @@ def test_gpt2_directories(config):
     write_gpt2(Path("gpt2"))
     (Path("gpt2") / "config.json").write_text(json.dumps(config))
     ours(import_gpt2, "gpt2")
+
+
+@given(st.data())
+@settings(suppress_health_check=list(HealthCheck))
+def test_llama_directories(data):
+    place, names = Path("llama"), ("config.json", "model.safetensors.index.json")
+    if not place.is_dir():
+        write_llama(place)
+        cut_in_two(place)
+        shutil.copytree(place, "whole")
+    for name in names:
+        shutil.copy(Path("whole") / name, place / name)
+    name = data.draw(st.sampled_from(names))
+    content = data.draw(changed(json.loads((place / name).read_text())))
+    (place / name).write_text(json.dumps(content))
+    ours(import_llama, "llama")
 
 
 def resealed(path, kind, change):

@@ -30,6 +30,8 @@ ALTITUDE = [
     "experiments",
     "analysis",
     "finetune",
+    "exchange",
+    "harness",
     "cli",
 ]
 SOURCES = sorted(PACKAGE.rglob("*.py"))

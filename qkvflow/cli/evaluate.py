@@ -1,11 +1,14 @@
-"""The loss of a trained model on a whole split of a text, every token once.
+"""The loss of a trained model on a whole split of a text, every token once; or its results in tasks.
 
     qkvflow evaluate --checkpoint runs/first --split test
     qkvflow evaluate --checkpoint models/exported --data wikitext-2
+    qkvflow evaluate --checkpoint runs/first --tasks lambada_openai,hellaswag --shots 5 --depth 8
 
 The text is that of the model's own run, where no other is named.
 The baseline that a model has to beat can be shown beside it: --ngrams 3 fits n-grams of order 1 to 3 on
 the train split of the same text, in the same tokens.
+
+Tasks are those of lm-evaluation-harness (pip install 'qkvflow[lm-eval]'), which reads their data.
 """
 
 from contextlib import ExitStack
@@ -17,7 +20,7 @@ from rich.console import Console
 
 from qkvflow.analysis.depth_curve import depth_curve, depth_table, draw_depth_curve
 from qkvflow.config import ConfigError
-from qkvflow.config.strict import Bound, Count, Share, bound_problems
+from qkvflow.config.strict import Bound, Count, NotNegativeInt, Share, bound_problems
 from qkvflow.data import (
     NGramModel,
     TokenDataset,
@@ -27,6 +30,7 @@ from qkvflow.data import (
     load_corpus,
     prepare,
 )
+from qkvflow.harness.tasks import results_table, run_tasks
 from qkvflow.models import LanguageModel, unroll
 from qkvflow.progress import elapsed, progress
 from qkvflow.report.table import Table, to_terminal
@@ -63,6 +67,14 @@ class Options:
     """Evenly spaced tokens of the split to evaluate on, which the table then says; None: all."""
     ngrams: Annotated[int, Bound("0 to 6", 0, 7)] = 0
     """Highest order of the n-grams to compare with, 0 to 6."""
+    tasks: str | None = None
+    """Tasks of lm-evaluation-harness, separated by commas, in place of a text."""
+    task_folder: Path | None = None
+    """Directory with YAML files that describe further tasks, in the form of lm-evaluation-harness."""
+    shots: NotNegativeInt | None = None
+    """Examples before each question of a task; None: as many as the task says."""
+    examples: Count | None = None
+    """Questions of each task to evaluate on; None: all."""
 
 
 def run(options: Options) -> None:
@@ -70,6 +82,9 @@ def run(options: Options) -> None:
     problems = option_problems(options)
     if problems:
         raise ConfigError("The evaluation cannot be made:", problems)
+    if options.tasks is not None:
+        show_tasks(options)
+        return
     model = load_model(options.checkpoint)
     tokenizer = read_tokenizer(options.checkpoint)
     data, documents = own_text(options.checkpoint, options.data, options.documents)
@@ -104,6 +119,24 @@ def show_one(model: LanguageModel, dataset: TokenDataset, data: str, options: Op
     Console().print(to_terminal(Table(heads, tuple(rows))))
 
 
+def show_tasks(options: Options) -> None:
+    """Print a table with a row for every metric of every task."""
+    assert options.tasks is not None
+    with elapsed("running the tasks"):
+        results = run_tasks(
+            options.checkpoint,
+            options.tasks.split(","),
+            shots=options.shots,
+            folder=options.task_folder,
+            limit=options.examples,
+            depth=options.depth,
+            unit_steps=options.unit_steps,
+            batch_size=options.batch_size,
+        )
+    layers = "its own depth" if options.depth is None else f"depth {options.depth}"
+    Console().print(to_terminal(results_table(results, f"{options.checkpoint} at {layers}")))
+
+
 def option_problems(options: Options) -> list[str]:
     """What does not go together."""
     problems = bound_problems(options)
@@ -113,6 +146,11 @@ def option_problems(options: Options) -> list[str]:
         problems.append("figure: it is of the loss over depth; name --depths.")
     if options.figure is not None and options.figure.suffix not in (".png", ".pdf"):
         problems.append(f"figure is {options.figure}; expected a name that ends in .png or .pdf.")
+    given = {"shots": options.shots, "examples": options.examples, "task_folder": options.task_folder}
+    if options.tasks is None:
+        problems += [f"{name}: it is of tasks; name --tasks." for name, of in given.items() if of]
+    elif options.data is not None or options.depths or options.ngrams or options.tokens:
+        problems.append("tasks: leave --data, --depths, --ngrams and --tokens out; they are of a text.")
     return problems
 
 

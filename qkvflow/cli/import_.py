@@ -1,6 +1,7 @@
-"""Import a model of another library: GPT-2 from the layout of Hugging Face.
+"""Import a model of another library: GPT-2 or Llama from the layout of Hugging Face.
 
     qkvflow import --gpt2 models/gpt2 --out models/imported
+    qkvflow import --llama models/llama --out models/imported-llama
 
 All other commands read OUT, as they read a model that was trained here; `qkvflow export` writes models
 in other forms.
@@ -12,23 +13,31 @@ from pathlib import Path
 from qkvflow.cli.saving import save
 from qkvflow.config import ConfigError
 from qkvflow.data import Tokenizer, read_tokenizer_files
-from qkvflow.models import import_gpt2
+from qkvflow.models import import_gpt2, import_llama
 
 
 @dataclass(frozen=True)
 class Options:
     """Options of `qkvflow import`."""
 
-    gpt2: Path
-    """Directory with config.json and model.safetensors of a GPT-2; also tokenizer.json, if there."""
     out: Path
     """Directory to write; it must not be there."""
+    gpt2: Path | None = None
+    """Directory with config.json and model.safetensors of a GPT-2; also tokenizer.json, if there."""
+    llama: Path | None = None
+    """Directory with config.json and the safetensors of a Llama, in one file or several; also
+    tokenizer.json, if there."""
 
 
 def run(options: Options) -> None:
     """Read the model and its tokenizer, save both."""
-    model = import_gpt2(options.gpt2)
-    tokenizer = _tokenizer(options.gpt2)
+    sources = {import_gpt2: options.gpt2, import_llama: options.llama}
+    named = [(read, path) for read, path in sources.items() if path is not None]
+    if len(named) != 1:
+        problem = f"{len(named)} directories are named; name one with --gpt2 or --llama."
+        raise ConfigError("Nothing can be imported like this:", [problem])
+    read, directory = named[0]
+    model, tokenizer = read(directory), _tokenizer(directory)
     if tokenizer is not None and tokenizer.vocab_size > model.config.vocab_size:
         problem = f"it has {tokenizer.vocab_size} ids, the model {model.config.vocab_size}."
         raise ConfigError("The tokenizer is of another model:", [problem])

@@ -19,8 +19,8 @@ COMMANDS = {
     "evaluate": "The loss of a trained model on a whole split of a text.",
     "generate": "Continue a text with a trained model, at any depth.",
     "finetune": "Adapt a trained model to other text, at its own depth or another.",
-    "import": "Bring in a model of another library: GPT-2.",
-    "export": "Write a model at another depth, with an adapter, or as a few basis matrices.",
+    "import": "Bring in a model of another library: GPT-2 or Llama.",
+    "export": "Write a model at another depth, as a few matrices, or for transformers.",
     "experiment": "Compare models over paired seeds: sweeps, runs, statistics, costs, a page.",
     "analyze": "Look inside a trained model: spectra, Lyapunov exponents, trajectories, modulation.",
 }

@@ -16,6 +16,9 @@ from qkvflow.data.text import pieces
 from qkvflow.data.tokenizer import TOKENIZERS, Ids, Tokenizer, check_ids
 from qkvflow.files import expanded, parse_json
 
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
+"""Tokens that end a text, by the names that they have in the vocabularies of known models."""
+
 
 @TOKENIZERS.register("bpe")
 @dataclass(frozen=True)
@@ -72,6 +75,11 @@ class BPETokenizer(Tokenizer):
             places = np.flatnonzero(ids == self._tokenizer.token_to_id(self._unknown))
             ids = np.delete(ids, places[text.count(self._unknown) :])
         return super().lost_bytes(text, ids)
+
+    @property
+    def end_of_text(self) -> int | None:
+        ids = map(self._tokenizer.token_to_id, ENDS)
+        return next((int(found) for found in ids if found is not None), None)
 
     @cached_property
     def _unknown(self) -> str | None:

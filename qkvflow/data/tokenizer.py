@@ -71,6 +71,11 @@ class Tokenizer(ABC):
         return cls(**{name: value for name, value in data.items() if name != "kind"})
 
     @property
+    def end_of_text(self) -> int | None:
+        """The id of the token that ends a text; None where there is none."""
+        return None
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """The smallest of uint16 and uint32 that holds every id."""
         return np.dtype("<u2" if self.vocab_size <= 1 << 16 else "<u4")

@@ -14,6 +14,9 @@ from qkvflow.models.depth import unroll as unroll
 from qkvflow.models.gpt2 import import_gpt2 as import_gpt2
 from qkvflow.models.language_model import FlowLM as FlowLM
 from qkvflow.models.language_model import LanguageModel as LanguageModel
+from qkvflow.models.llama import import_llama as import_llama
+from qkvflow.models.loops import into_loop as into_loop
+from qkvflow.models.loops import loop_error as loop_error
 from qkvflow.models.named import NeuralODELM as NeuralODELM
 from qkvflow.models.named import NeuralODESSMLM as NeuralODESSMLM
 from qkvflow.models.named import StandardLM as StandardLM

@@ -1,4 +1,4 @@
-"""GPT-2 in the layout of Hugging Face, from a directory: config.json and model.safetensors.
+"""GPT-2 in the layout of Hugging Face, from a directory: config.json and its tensors.
 
     wte.weight, wpe.weight          [token or position, E]
     h.0.ln_1, h.0.ln_2, ln_f        weight, bias [E]
@@ -7,10 +7,9 @@
     lm_head.weight                  [token, E]; often absent, since it is wte
 
 All names may begin with "transformer.". Masks that old files hold (attn.bias, attn.masked_bias) are
-left out. A pickle, such as pytorch_model.bin, is never read.
+left out. `foreign` says which files are read.
 """
 
-import math
 import os
 from pathlib import Path
 from typing import Any
@@ -19,20 +18,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import safetensors
-from safetensors.numpy import load_file
 
 from qkvflow.config import ConfigError, Gpt2Config
-from qkvflow.config.strict import COUNTS, describe, matches, shown
-from qkvflow.files import FileError, expanded, first_of, parse_json, state_of
+from qkvflow.files import FileError, expanded
+from qkvflow.models.foreign import check_tensors, field_problems, ratio_of, read_fields, read_tensors
 from qkvflow.models.named import StandardLM
 from qkvflow.models.paths import Arrays, arrays_of, with_arrays
-from qkvflow.models.storage import check_finite, shape_problems
 
 _ACTIVATIONS = {
     "gelu_new": "gelu",
     "gelu_pytorch_tanh": "gelu",
     "relu": "relu",
+    "relu2": "relu2",
     "silu": "silu",
     "swish": "silu",
 }
@@ -80,69 +77,23 @@ def import_gpt2(directory: str | os.PathLike[str]) -> StandardLM:
         model.save("models/gpt2-qkvflow")
     """
     path = expanded(directory)
-    config = _config(_read_config(path), path)
-    tensors = _read_tensors(path)
+    config = _config(read_fields(path, "gpt2", "GPT-2"), path)
+    tensors = read_tensors(path, "transformer.", _MASKS)
     if config.tie_embeddings:
         tensors.pop("lm_head.weight", None)  # a copy of the token embedding
-    if config.num_layers > len(tensors):
-        problems = [f"n_layer is {config.num_layers} here, and there are {len(tensors)} tensors there"]
-    else:
-        problems = shape_problems(tensors, _expected_shapes(config))
-    if problems:
-        raise FileError(
-            f"{path / 'model.safetensors'} does not hold the GPT-2 that its config.json describes "
-            f"(there: the file, here: config.json): {'; '.join(problems)}."
-        )
+    too_many = config.num_layers > len(tensors)
+    layers = f"n_layer is {config.num_layers} here, and there are {len(tensors)} tensors there"
+    check_tensors(tensors, None if too_many else _expected_shapes(config), path, "GPT-2", layers)
     model = eqx.filter_eval_shape(StandardLM.init, config, key=jax.random.key(0))
     arrays = _our_arrays(tensors, config)
     shaped = {name: arrays[name].reshape(leaf.shape) for name, leaf in arrays_of(model).items()}
     return with_arrays(model, jax.tree.map(jnp.asarray, shaped))
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    file = path / "config.json"
-    if not file.is_file():
-        state = state_of(path, "holds no config.json")
-        instead = first_of(place for place in [path.parent] if (place / "config.json").is_file())
-        raise FileError(
-            f"{path} {state}: expected a directory with config.json and model.safetensors in the "
-            f"layout of Hugging Face's GPT-2.{instead}"
-        )
-    try:
-        fields = parse_json(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise FileError(f"{file} cannot be read: {error}.") from error
-    kind = fields.get("model_type") if isinstance(fields, dict) else None
-    if kind != "gpt2":
-        raise FileError(f"{file} describes a model of type {kind!r}; expected 'gpt2'.")
-    return fields
-
-
-def _read_tensors(path: Path) -> Arrays:
-    file = path / "model.safetensors"
-    if not file.is_file():
-        others = sorted(p.name for kind in ("*.bin", "*.index.*") for p in path.glob(kind))
-        hint = f" It has {', '.join(others)}: load that elsewhere and save it as one safetensors file."
-        raise FileError(f"{file} is missing.{hint if others else ''}")
-    try:
-        tensors = load_file(file)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise FileError(f"{file} cannot be read: {error}.") from error
-    except (KeyError, TypeError) as error:
-        raise FileError(f"{file} has numbers of a type that numpy does not know: {error}.") from error
-    own = {name: tensor for name, tensor in tensors.items() if not name.endswith(_MASKS)}
-    for name, tensor in own.items():
-        if not np.issubdtype(tensor.dtype, np.floating):
-            raise FileError(f"{file} cannot be used: {name} is of {tensor.dtype}; expected floats.")
-    with np.errstate(over="ignore"):  # what float32 cannot hold is refused below
-        plain = {name: tensor.astype(np.float32) for name, tensor in own.items()}
-    check_finite(plain, str(file), "no model can be made of them")
-    return {name.removeprefix("transformer."): tensor for name, tensor in plain.items()}
-
-
 def _config(fields: dict[str, Any], path: Path) -> Gpt2Config:
     fields = _DEFAULTS | fields
-    problems = _problems(fields)
+    choices = {"activation_function": _ACTIVATIONS}
+    problems = field_problems(fields, _FIELDS, _EXPECTED, choices)
     if problems:
         raise FileError(f"{path / 'config.json'} cannot be used: {' '.join(problems)}")
     width, inner = fields["n_embd"], fields["n_inner"]
@@ -157,39 +108,12 @@ def _config(fields: dict[str, Any], path: Path) -> Gpt2Config:
             attn_pdrop=float(fields["attn_pdrop"]),
             resid_pdrop=float(fields["resid_pdrop"]),
             embd_pdrop=float(fields["embd_pdrop"]),
-            mlp_ratio=_ratio(4 * width if inner is None else inner, width),
+            mlp_ratio=ratio_of(4 * width if inner is None else inner, width),
             tie_embeddings=fields["tie_word_embeddings"],
             norm_epsilon=float(fields["layer_norm_epsilon"]),
         )
     except ConfigError as error:
         raise FileError(f"{path / 'config.json'} cannot be used: {error}") from error
-
-
-def _problems(fields: dict[str, Any]) -> list[str]:
-    """A sentence for every field that is missing, of another type, or not supported."""
-    problems = [
-        f"{name} is {shown(fields[name])}; only {value!r} is supported."
-        for name, value in _EXPECTED.items()
-        if fields.get(name, value) != value
-    ]
-    activation = fields["activation_function"]
-    if activation not in list(_ACTIVATIONS):
-        known = ", ".join(_ACTIVATIONS)
-        problems.append(f"activation_function is {shown(activation)}; expected one of {known}.")
-    for name, kind in _FIELDS.items():
-        value = fields.get(name)
-        if not matches(value, kind):
-            state = "missing" if value is None else f"{shown(value)}; expected {describe(kind)}"
-            problems.append(f"{name} is {state}.")
-        elif kind in (int, int | None) and value is not None and not 1 <= value < COUNTS:
-            problems.append(f"{name} is {shown(value)}; expected 1 to {COUNTS - 1:,}.")
-    return problems
-
-
-def _ratio(inner: int, hidden: int) -> float:
-    """A ratio that the width of the MLP can be made of again without being rounded down."""
-    ratio = inner / hidden
-    return ratio if int(hidden * ratio) == inner else math.nextafter(ratio, math.inf)
 
 
 def _expected_shapes(config: Gpt2Config) -> Arrays:

@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +35,31 @@ from qkvflow.models.paths import Arrays, arrays_of, with_arrays
 
 FORMAT = 2
 ARRAYS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+CARD = "README.md"
 _TYPES: dict[str, Any] = {"model": str | None, "architecture": dict[str, Any], "files": dict[str, str]}
 _BFLOAT16 = "|bfloat16"  # safetensors for numpy writes this type, and cannot read it
 
 
 def save_model(
-    model: LanguageModel, path: str | os.PathLike[str], tokenizer: str | None = None
+    model: LanguageModel,
+    path: str | os.PathLike[str],
+    tokenizer: str | None = None,
+    card: str | None = None,
 ) -> None:
-    """Write a model, with its tokenizer as JSON if there is one, to a new directory, or nothing."""
+    """Write a model to a new directory, or nothing; with its tokenizer as JSON and its card, if any."""
+    with new_model_directory(path) as directory:
+        write_model(directory, model, arrays_of(model), tokenizer)
+        if card is not None:
+            (directory / CARD).write_text(card, encoding="utf-8")
+
+
+@contextmanager
+def new_model_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A directory for the files of a model, which is there in the end whole or not at all.
+
+    Raises:
+        FileError: it is there already, or cannot be written.
+    """
     target = expanded(path)
     if target.exists():
         raise FileError(f"{target} is there already; give a directory that is not, or remove it.")
@@ -49,7 +68,7 @@ def save_model(
         file_errors(f"The model could not be written to {target}", remedy),
         building(target) as directory,
     ):
-        write_model(directory, model, arrays_of(model), tokenizer)
+        yield directory
 
 
 def write_model(directory: Path, model: LanguageModel, arrays: Arrays, tokenizer: str | None) -> None:

@@ -130,6 +130,31 @@ def test_a_tokenizer_that_is_too_large_is_refused(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--gpt2", "a", "--llama", "b"], "2 directories are named; name one with --gpt2 or --llama"),
+        ([], "0 directories are named"),
+        (["--llama", "none"], "none is not there: expected a directory with config.json"),
+    ],
+)
+def test_import_needs_one_directory(tmp_path, capsys, options, words):
+    assert main(["import", *options, "--out", str(tmp_path / "out")]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_export_has_one_form_of_the_weights_and_a_loop_is_finetuned(base, tmp_path, capsys):
+    checkpoint, text = map(str, base)
+    given = ["--checkpoint", checkpoint, "--loop", "1x2", "--rank", "2"]
+    assert main(["export", *given, "--basis", "2", "--out", str(tmp_path / "new")]) == 2
+    assert "basis and loop are two forms of the weights" in capsys.readouterr().err
+    assert main(["export", *given, "--out", str(tmp_path / "loop")]) == 0
+    assert "Relative error of the weights: " in capsys.readouterr().out
+    tuning = ["--checkpoint", str(tmp_path / "loop"), "--data", text, "--out", str(tmp_path / "tuned")]
+    assert main(["finetune", *tuning, *SMALL.split()]) == 0
+    assert qkvflow.load(tmp_path / "tuned").config.weights.name == "looped"
+
+
 def test_export_needs_a_whole_number_of_matrices(base, tmp_path, capsys):
     given = ["--checkpoint", str(base[0]), "--out", str(tmp_path / "new")]
     assert main(["export", *given, "--basis", "0"]) == 2

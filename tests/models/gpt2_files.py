@@ -1,9 +1,12 @@
-"""A GPT-2 directory in the layout of Hugging Face, with random weights."""
+"""Directories of GPT-2 and Llama in the layout of Hugging Face, with random weights."""
 
 import json
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
+
+from qkvflow.models.transformers_form import transformers_form
+from tests.support import random_model, small_config
 
 CONFIG = {
     "model_type": "gpt2",
@@ -44,3 +47,25 @@ def write_gpt2(directory, *, prefix="", tensors=None, **changes):
     prefixed = {prefix + name: array for name, array in tensors.items()}
     save_file(prefixed, directory / "model.safetensors")
     return tensors
+
+
+def write_llama(directory, model=None, **changes):
+    """Write a model, a Llama if none is given; returns it and its tensors."""
+    model = model or random_model("standard", small_config(flavour="llama", num_layers=3))
+    form = transformers_form(model)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(form.config | changes))
+    save_file(form.tensors, directory / "model.safetensors", {"format": "pt"})
+    return model, form.tensors
+
+
+def cut_in_two(directory, **more):
+    """Put the tensors of a directory into two files, with an index."""
+    tensors = load_file(directory / "model.safetensors")
+    names = sorted(tensors)
+    index = {name: f"model-0000{1 + (i % 2)}-of-00002.safetensors" for i, name in enumerate(names)}
+    for file in {*index.values()}:
+        save_file({name: tensors[name] for name in names if index[name] == file}, directory / file)
+    (directory / "model.safetensors").unlink()
+    content = {"metadata": {}, "weight_map": index | more}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(content))
