@@ -30,6 +30,7 @@ ALTITUDE = [
     "experiments",
     "analysis",
     "finetune",
+    "levanter",
     "cli",
 ]
 SOURCES = sorted(PACKAGE.rglob("*.py"))
