@@ -2,10 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+LEVANTER := .venv-levanter
+LEVANTER_TEST := $(LEVANTER)/bin/pytest -n 0 -m levanter -o filterwarnings= tests/levanter
 
-.PHONY: help install compare bench example documents quick test records test-peers fuzz lint clean
+.PHONY: help install compare bench example documents quick test records test-peers levanter-quick levanter-test fuzz lint clean
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/installed ## Create .venv with the pinned dependencies
 
@@ -48,10 +50,22 @@ $(VENV)/peers: $(VENV)/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.txt --editable ".[peers]"
 	touch $@
 
+levanter-quick: $(LEVANTER)/installed ## Run the tests with Levanter that do not take long; creates .venv-levanter
+	$(LEVANTER_TEST) --ignore=tests/levanter/test_devices.py
+
+levanter-test: $(LEVANTER)/installed ## Run all tests with Levanter: several devices and processes, too
+	$(LEVANTER_TEST)
+
+$(LEVANTER)/installed: requirements-levanter.txt pyproject.toml
+	$(PYTHON) -m venv $(LEVANTER)
+	$(LEVANTER)/bin/pip install --quiet --disable-pip-version-check -r requirements-levanter.txt
+	$(LEVANTER)/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
+
 lint: install ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean: ## Remove .venv and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) $(LEVANTER) .pytest_cache .mypy_cache .ruff_cache build *.egg-info

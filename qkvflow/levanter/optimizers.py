@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import draccus
 import haliax as hax
 import optax
 from haliax import NamedArray, ScanCheckpointPolicy
-from levanter.optim import AdamConfig, OptimizerConfig
+from levanter.optim import OptimizerConfig
 
 from qkvflow.config import ConfigError
 from qkvflow.models.paths import nodes_of, with_arrays
@@ -32,7 +33,7 @@ View = dict[str, dict[str, Any]]
 class ByTable(OptimizerConfig):
     """Any optimizer of Levanter, on the arrays of a model as our table has them."""
 
-    inner: OptimizerConfig = field(default_factory=AdamConfig)
+    inner: OptimizerConfig = field(kw_only=True)
     """The optimizer."""
 
     def __post_init__(self) -> None:
@@ -55,6 +56,14 @@ class ByTable(OptimizerConfig):
             return with_view(updates, changed), state
 
         return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _encoded(chosen: ByTable, declared: Any = None) -> Any:
+    """The optimizer that was chosen, as Levanter's trackers keep it with the config."""
+    return draccus.encode(chosen.inner, OptimizerConfig)
+
+
+draccus.encode.register(ByTable, _encoded)
 
 
 def view_of(tree: Any) -> View:

@@ -74,7 +74,7 @@ def prepared(config: TrainLmConfig) -> TrainLmConfig:
     check_precision(config)
     trainer = dataclasses.replace(config.trainer, mesh=cut_mesh(config.trainer.mesh))
     check_cuts(config.model.shapes(1), config.trainer.mesh)
-    return dataclasses.replace(config, trainer=trainer, optimizer=ByTable(config.optimizer))
+    return dataclasses.replace(config, trainer=trainer, optimizer=ByTable(inner=config.optimizer))
 
 
 def cut_mesh(mesh: MeshConfig) -> MeshConfig:
