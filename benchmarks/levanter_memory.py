@@ -3,15 +3,16 @@
     python -m benchmarks.levanter_memory            # the table, and the cells that XLA is asked for
     python -m benchmarks.levanter_memory --table    # the table alone, which needs no Levanter
 
-Of every named model there is one of 125M, 350M and 1B parameters: as wide, in steps of 256, as that takes.
-A parameter is a float32 with two moments of Adam, that stay, and a gradient, that comes and goes. Arrays
-with an axis "embed" are cut over all devices, as Levanter does; the others are on every device.
+Of every named model there is one of 125M, 350M and 1B parameters: as wide, in steps of 256, as that
+takes. A parameter is a float32 with two moments of Adam, which stay, and a gradient, which comes and
+goes. Arrays with an axis "embed" are cut over all devices, as Levanter does; every device has the rest.
 
-For some cells the step (Levanter's loss, gradient, Adam) is compiled for that many simulated devices, and
-XLA says what a device holds before it, and what it needs beside that for a row of 1024 tokens.
+For some cells the step (Levanter's loss, gradient, Adam) is compiled for that many simulated devices,
+and XLA says what a device holds before it, and what it needs beside that for a row of 1024 tokens.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import subprocess
@@ -105,7 +106,7 @@ def plan(name: str, size: str, devices: int) -> dict:
     import haliax as hax
     import jax.numpy as jnp
     from haliax import Axis
-    from haliax.partitioning import named_jit, set_mesh
+    from haliax.partitioning import set_mesh, sharding_for_axis
     from levanter.models.lm_model import LmExample
     from levanter.optim import AdamConfig
     from levanter.trainer import TrainerConfig
@@ -116,10 +117,9 @@ def plan(name: str, size: str, devices: int) -> dict:
     from qkvflow.levanter.run import cut_mesh
 
     found = row(name, size)
-    plain, wide = Gpt2Config(), config_of(found["width"], found["layers"])
+    wide = config_of(found["width"], found["layers"])
     fields = ("flavour", "hidden_dim", "num_heads", "num_layers", "time_embed_dim")
     architecture = Gpt2Config(**{field: getattr(wide, field) for field in fields})
-    assert plain.vocab_size == architecture.vocab_size
     config = QkvflowConfig(name=name, max_seq_len=LENGTH, architecture=architecture)
     trainer = TrainerConfig(mesh=cut_mesh(MeshConfig(axes={"data": devices})))
     optimizer = ByTable(inner=AdamConfig()).build(10)
@@ -132,19 +132,30 @@ def plan(name: str, size: str, devices: int) -> dict:
 
     def step(model, state, tokens):
         with hax.axis_mapping(compute):
-            value, gradients = eqx.filter_value_and_grad(loss)(model, hax.shard(tokens, compute))
+            tokens = hax.shard(hax.named(tokens, (Batch, Position)), compute)
+            value, gradients = eqx.filter_value_and_grad(loss)(model, tokens)
         updates, state = optimizer.update(gradients, state, model)
-        return hax.shard((eqx.apply_updates(model, updates), state), params), value
+        changed = hax.shard((eqx.apply_updates(model, updates), state), params)
+        return jax.tree.leaves(eqx.filter(changed, eqx.is_array)), value
 
     def begun(key):
         model = config.build(Axis("vocab", VOCABULARY), key=key)
         return model, optimizer.init(eqx.filter(model, eqx.is_inexact_array))
 
+    def placed(leaf):
+        if not isinstance(leaf, hax.NamedArray):
+            return leaf
+        sharding = sharding_for_axis(leaf.axes, params, trainer.device_mesh)
+        shape = jax.ShapeDtypeStruct(leaf.array.shape, leaf.dtype, sharding=sharding)
+        return dataclasses.replace(leaf, array=shape)
+
     with set_mesh(trainer.device_mesh):
-        model, state = eqx.filter_eval_shape(begun, jax.random.PRNGKey(0))
-        tokens = hax.named(jax.ShapeDtypeStruct((devices, LENGTH), jnp.int32), (Batch, Position))
-        jitted = named_jit(step, axis_resources=params, donate_args=(True, True, False))
-        analysis = jitted.lower(model, state, tokens).compile().memory_analysis()
+        shapes = eqx.filter_eval_shape(begun, jax.random.PRNGKey(0))
+        shapes = jax.tree.map(placed, shapes, is_leaf=lambda leaf: isinstance(leaf, hax.NamedArray))
+        arrays, rest = eqx.partition(shapes, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
+        ids = jax.ShapeDtypeStruct((devices, LENGTH), jnp.int32)
+        jitted = jax.jit(lambda arrays, ids: step(*eqx.combine(arrays, rest), ids), donate_argnums=0)
+        analysis = jitted.lower(arrays, ids).compile().memory_analysis()
     counted = found["stays"][devices]
     own = {"model": name, "size": size, "devices": devices, "counted": counted}
     return own | {"held": analysis.argument_size_in_bytes, "beside": analysis.temp_size_in_bytes}

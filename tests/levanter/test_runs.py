@@ -101,7 +101,7 @@ def test_a_run_goes_on_from_its_newest_whole_checkpoint(trained):
 def test_bad_input_is_refused_in_sentences(trained, imported, monkeypatch, tmp_path):
     folder = trained[0]
     config = config_of(folder, monkeypatch)
-    with pytest.raises(FileError, match="Did you mean checkpoints/run"):
+    with pytest.raises(FileError, match="Did you mean checkpoints/"):
         newest(folder.joinpath("checkpoints").relative_to(folder))
     with pytest.raises(FileError, match="There is no checkpoint of Levanter in"):
         read_run(tmp_path, config)
