@@ -2,10 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+LEVANTER := .venv-levanter
+LEVANTER_TEST := $(LEVANTER)/bin/pytest -n 0 -m levanter -o filterwarnings= tests/levanter
 
-.PHONY: help install compare bench example documents quick test records test-peers fuzz release-check lint clean
+.PHONY: help install compare bench example documents quick test records test-peers levanter-quick levanter-test fuzz release-check lint clean
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/installed ## Create .venv with the pinned dependencies
 
@@ -51,10 +53,22 @@ $(VENV)/peers: $(VENV)/installed
 release-check: install ## Build wheel and source archive, install each into an empty environment, try it
 	$(BIN)/pytest -m slow -n 0 tests/test_release.py
 
+levanter-quick: $(LEVANTER)/installed ## Run the tests with Levanter that do not take long; creates .venv-levanter
+	$(LEVANTER_TEST) --ignore=tests/levanter/test_devices.py
+
+levanter-test: $(LEVANTER)/installed ## Run all tests with Levanter: several devices and processes, too
+	$(LEVANTER_TEST)
+
+$(LEVANTER)/installed: requirements-levanter.txt pyproject.toml
+	$(PYTHON) -m venv $(LEVANTER)
+	$(LEVANTER)/bin/pip install --quiet --disable-pip-version-check -r requirements-levanter.txt
+	$(LEVANTER)/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
+
 lint: install ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean: ## Remove .venv and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) $(LEVANTER) .pytest_cache .mypy_cache .ruff_cache build *.egg-info

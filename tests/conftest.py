@@ -46,7 +46,7 @@ LONG = (
     *(f"cli/test_{of}.py" for of in ("analyze", "cli", "experiments", "finetuning_commands")),
     "cli/test_training_commands.py",
     *(f"experiments/test_{of}.py" for of in ("pack", "present", "reuse", "runner", "starts")),
-    *(f"models/test_{of}.py" for of in ("adapted", "causality", "training", "unroll")),
+    *(f"models/test_{of}.py" for of in ("adapted", "causality", "segments", "training", "unroll")),
     *(f"train/test_{of}.py" for of in ("checkpoints", "depths", "learning", "loop")),
     *(f"train/test_{of}.py" for of in ("parallel", "start", "step")),
 )

@@ -32,6 +32,7 @@ ALTITUDE = [
     "finetune",
     "exchange",
     "harness",
+    "levanter",
     "cli",
 ]
 SOURCES = sorted(PACKAGE.rglob("*.py"))

@@ -4,6 +4,7 @@ import importlib
 import io
 import keyword
 import sys
+from typing import Any
 
 from qkvflow import __version__
 from qkvflow.config import ConfigError, nearest
@@ -23,6 +24,7 @@ COMMANDS = {
     "export": "Write a model at another depth, as a few matrices, or for transformers.",
     "experiment": "Compare models over paired seeds: sweeps, runs, statistics, costs, a page.",
     "analyze": "Look inside a trained model: spectra, Lyapunov exponents, trajectories, modulation.",
+    "levanter": "Train with Levanter on many devices and machines, and bring the model back.",
 }
 GROUPS = {
     "experiment": {
@@ -32,10 +34,18 @@ GROUPS = {
         "cost": "What arms cost: parameters, operations, memory, time.",
         "report": "Write the page of finished experiments, and figures for print.",
         "pack": "Make a handful of files of experiments that have been run.",
-    }
+    },
+    "levanter": {
+        "train": "Train a model with Levanter; started again, it goes on where it stopped.",
+        "import": "Make a model of a checkpoint that Levanter wrote.",
+        "export": "Make a checkpoint of a model that a run of Levanter can start from.",
+    },
 }
 """Commands that have commands of their own."""
-LONG = {"compare", "train", "finetune", "experiment run", "experiment tune", "experiment ablate"}
+LONG = {
+    *("compare", "train", "finetune", "levanter train"),
+    *("experiment run", "experiment tune", "experiment ablate"),
+}
 """Commands that repeat one large computation, and go on where they stopped."""
 GOES_ON = "; the same command goes on from there"
 HELP = ("-h", "--help", "help")
@@ -109,15 +119,18 @@ def _run(command: str, options: list[str]) -> int:
         rules = registry()
         options, more = help_on(options, getattr(module, "OFTEN", {}), rules)
         defaults = module.defaults(options) if hasattr(module, "defaults") else None
-        chosen = tyro.cli(
+        hands_on = hasattr(module, "HANDS_ON")  # options that it has not itself
+        parse: Any = tyro.cli
+        chosen = parse(
             module.Options,
             prog=f"qkvflow {command}",
             description=f"{module.__doc__}{more}",
             args=options,
             default=defaults,
             registry=rules,
+            return_unknown_args=hands_on,
         )
-        return module.run(chosen) or 0
+        return module.run(*chosen if hands_on else (chosen,)) or 0
     except (ConfigError, DataError, FileError, OptionError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -75,6 +75,15 @@ def check_targets(inputs: NamedArray, targets: NamedArray, config: Gpt2Config) -
         )
 
 
+def check_segments(segments: NamedArray, inputs: NamedArray) -> None:
+    """Refuse segment ids that do not match the inputs axis by axis."""
+    if set(inputs.axes) != set(segments.axes) or not jnp.issubdtype(segments.dtype, jnp.integer):
+        raise ValueError(
+            f"segments has the axes {segments.axes} and the type {segments.dtype}, input_ids the axes "
+            f"{inputs.axes}; expected the same axes and integers: the id of a document for every input."
+        )
+
+
 def checked_time(t: Time | None, integrator: Integrator) -> Array | None:
     """`t` as a float32 array, so that another number is no other program; or None.
 

@@ -13,12 +13,18 @@ from jax import Array
 
 from qkvflow.config import Gpt2Config
 from qkvflow.config.variants import Integrator
-from qkvflow.models.checks import check_complete, check_ids, check_targets, checked_time
+from qkvflow.models.checks import (
+    check_complete,
+    check_ids,
+    check_segments,
+    check_targets,
+    checked_time,
+)
 from qkvflow.models.needs import bytes_of, check_fits, is_abstract
 from qkvflow.models.presets import Preset
 from qkvflow.nn.adapters import add_adapters
 from qkvflow.nn.connections import merged, split
-from qkvflow.nn.context import Context
+from qkvflow.nn.context import Context, documents_of, positions_in
 from qkvflow.nn.depth import LayerPlan
 from qkvflow.nn.dynamic import (
     Block,
@@ -89,18 +95,29 @@ class LanguageModel(eqx.Module):
         return cls(config, *_fresh_weights(config, key))
 
     def __call__(
-        self, input_ids: NamedArray, t: Time | None = None, *, key: Array | None = None
+        self,
+        input_ids: NamedArray,
+        t: Time | None = None,
+        *,
+        key: Array | None = None,
+        segments: NamedArray | None = None,
     ) -> NamedArray:
         """Logits with the axes of `input_ids` and "vocab", in float32.
 
         `input_ids` has an axis "position" and any others. `t` None is the grid of the model's own
         depth; a scalar freezes the weights at one time; a vector is another grid, hence another
-        depth. `key` is for dropout; None means evaluation.
+        depth. `key` is for dropout; None means evaluation. `segments`, with the axes of `input_ids`,
+        has one id for all positions of a document: documents do not see each other, and each has
+        positions that begin at 0.
         """
         check_ids(input_ids, self.config, "input_ids")
         time = checked_time(t, self.integrator)
         ids = input_ids.rearrange((..., "position"))
-        logits = _logits(self, ids.array.reshape(-1, ids.array.shape[-1]), time, key)
+        rows, own = (-1, ids.array.shape[-1]), None
+        if segments is not None:
+            check_segments(segments, input_ids)
+            own = segments.rearrange(ids.axes).array.reshape(rows)
+        logits = _logits(self, ids.array.reshape(rows), time, key, own)
         return hax.named(logits.reshape(*ids.array.shape, -1), (*ids.axes, self.config.Vocab))
 
     def compute_loss(
@@ -126,10 +143,23 @@ class LanguageModel(eqx.Module):
 
         save_model(self, path)
 
-    def embed(self, ids: Array, offset: Array | int = 0, *, key: Array | None = None) -> NamedArray:
-        """x(0): token and position embeddings of ids [batch, position], in every stream."""
+    def embed(
+        self,
+        ids: Array,
+        offset: Array | int = 0,
+        *,
+        key: Array | None = None,
+        documents: Array | None = None,
+    ) -> NamedArray:
+        """x(0): token and position embeddings of ids [batch, position], in every stream.
+
+        A table of positions is read at those in the document, which begin at 0; rotations need nothing
+        of the kind, since only distances count.
+        """
         x = self.transformer.wte(ids)
-        if self.transformer.wpe is not None:
+        if self.transformer.wpe is not None and documents is not None:
+            x += self.transformer.wpe(positions_in(documents))
+        elif self.transformer.wpe is not None:
             x += self._positions(ids.shape[1], offset)[None]
         named = hax.named(x, ("batch", "position", "embed"))
         if self.transformer.embedding_norm is not None:
@@ -254,18 +284,27 @@ def _transposed(embedding: Embedding) -> Linear:
     return Linear(embedding.weight.rearrange((Embed, Vocab)), None, (Embed,), (Vocab,))
 
 
-def final_state(model: LanguageModel, ids: Array, t: Time | None, key: Array | None) -> NamedArray:
-    """x(1) of ids [batch, position]."""
+def final_state(
+    model: LanguageModel,
+    ids: Array,
+    t: Time | None,
+    key: Array | None,
+    segments: Array | None = None,
+) -> NamedArray:
+    """x(1) of ids [batch, position]; documents, by ids of the same shape, do not see each other."""
     config = model.config
     k_embed, k_blocks = (None, None) if key is None else jax.random.split(key)
-    x = model.embed(ids, key=k_embed)
-    context = Context(key=k_blocks, rounded=rounds_operands(config))
+    documents = None if segments is None else documents_of(segments)
+    x = model.embed(ids, key=k_embed, documents=documents)
+    context = Context(key=k_blocks, rounded=rounds_operands(config), documents=documents)
     return model.integrator.follow(model.transformer.blocks, x, config, t, context)
 
 
 @eqx.filter_jit
-def _logits(model: LanguageModel, ids: Array, t: Time | None, key: Array | None) -> Array:
-    return model.head(final_state(model, ids, t, key))
+def _logits(
+    model: LanguageModel, ids: Array, t: Time | None, key: Array | None, segments: Array | None
+) -> Array:
+    return model.head(final_state(model, ids, t, key, segments))
 
 
 def token_losses(

@@ -3,7 +3,7 @@
 Its steps are chosen from the error of the whole sequence, so the last token has a say in where the
 first one is evaluated: the result is causal only up to the tolerance (tests/nn/test_adaptive.py
 measures the leak), unlike every fixed-step integrator, which is causal exactly. Each row of a batch
-is solved on its own, so that rows at least do not see each other.
+is solved on its own, so that rows at least do not see each other; documents of one row share its steps.
 """
 
 from dataclasses import dataclass
@@ -68,15 +68,16 @@ class Adaptive(Integrator):
             change, _ = block(hax.named(row[None].astype(dtype), names), told)
             return change.array[0].astype(jnp.float32)
 
-        def solve(inputs: tuple[Array, Array | None]) -> Array:
-            row, key = inputs
-            told = context._replace(key=key)
+        def solve(inputs: tuple[Array, Array | None, Array | None]) -> Array:
+            row, key, documents = inputs
+            documents = None if documents is None else documents[None]
+            told = context._replace(key=key, documents=documents)
             if looks_back(curves):
                 first = resolve(curves, 0.0 if t is None else t)
                 told = first.begun(hax.named(row[None], names), told)
             return self._solved(slope, row.astype(jnp.float32), told).astype(dtype)
 
-        return hax.named(lax.map(solve, (x.array, keys)), x.axes)
+        return hax.named(lax.map(solve, (x.array, keys, context.documents)), x.axes)
 
     def _solved(self, slope: Any, start: Array, told: Context) -> Array:
         import diffrax  # slow to import

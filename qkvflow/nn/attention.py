@@ -2,7 +2,8 @@
 
 Axes of plain arrays: H heads of keys and values of all rows of a batch, G queries a key head, T new
 positions, S positions that can be seen, D head size. Query i sees keys j <= i and no other: the
-exponential of a masked score is exactly zero, so later tokens leave no trace.
+exponential of a masked score is exactly zero, so later tokens leave no trace. Nor does it see another
+document of its row, where the context numbers them.
 """
 
 import math
@@ -85,8 +86,18 @@ class Attention(eqx.Module):
         if cache is not None:
             cache = cache.extended(keys, values, jnp.asarray(offset))
             keys, values = cache.keys, cache.values
+        documents = context.documents
+        if documents is not None:
+            documents = jnp.repeat(documents, self.qkv.Out[0].size, axis=0)
         mixed = causal_attention(
-            queries, keys, values, offset, pdrop=self.pdrop, key=context.key, rounded=rounded
+            queries,
+            keys,
+            values,
+            offset,
+            pdrop=self.pdrop,
+            key=context.key,
+            rounded=rounded,
+            documents=documents,
         )
         Batch, Position = x.axes[:2]
         mixed = mixed.reshape(Batch.size, -1, *mixed.shape[1:]).transpose(0, 3, 1, 2, 4)
@@ -158,17 +169,19 @@ def causal_attention(
     pdrop: float = 0.0,
     key: Array | None = None,
     rounded: bool = False,
+    documents: Array | None = None,
 ) -> Array:
     """Attention of queries [H, G, T, D] at positions offset ... offset + T - 1.
 
-    Keys and values are [H, S, D]. On CPU this is written out in blocks of queries, each of which is
+    Keys and values are [H, S, D]; `documents` [H, S] numbers those that do not see each other, where
+    there are as many queries as keys. On CPU this is written out in blocks of queries, each of which is
     multiplied only with the keys up to its end; that is faster there than
     `jax.nn.dot_product_attention` (results/attention.json). Elsewhere that function's fused kernels
     are used where they apply: no cache and no dropout.
     """
     plain = key is None or pdrop == 0.0
     if plain and queries.shape[2] == keys.shape[1] and jax.default_backend() != "cpu":
-        return fused_attention(queries, keys, values, rounded=rounded)
+        return fused_attention(queries, keys, values, rounded=rounded, documents=documents)
     length = queries.shape[2]
     if length != keys.shape[1]:
         return attention_to_all(queries, keys, values, offset, pdrop=pdrop, key=key, rounded=rounded)
@@ -184,6 +197,7 @@ def causal_attention(
             pdrop=pdrop,
             key=k,
             rounded=rounded,
+            documents=None if documents is None else documents[:, :end],
         )
         for start, end, k in zip([0, *ends], ends, random)
     ]
@@ -199,14 +213,21 @@ def attention_to_all(
     pdrop: float = 0.0,
     key: Array | None = None,
     rounded: bool = False,
+    documents: Array | None = None,
 ) -> Array:
-    """`causal_attention` in one piece: every query is multiplied with every key, then masked."""
+    """`causal_attention` in one piece: every query is multiplied with every key, then masked.
+
+    With `documents` [H, S] the queries are those of the last keys.
+    """
     (heads, group, new, size), seen = queries.shape, keys.shape[1]
     # Three axes, [H, G T, D]: XLA's CPU backend is slow at sums where an axis has size one, as G has.
     scaled = queries.reshape(heads, group * new, size) * (1 / math.sqrt(size))
     scores = _scores(scaled, keys, rounded)
     visible = jnp.arange(seen)[None, :] <= jnp.tile(jnp.arange(new), group)[:, None] + offset
-    scores += jnp.where(visible, 0.0, HIDDEN)[None]
+    visible = visible[None]
+    if documents is not None:
+        visible &= jnp.tile(documents[:, -new:], (1, group))[:, :, None] == documents[:, None]
+    scores += jnp.where(visible, 0.0, HIDDEN)
     # softmax, but for the division, which comes last, where there are fewer numbers to divide.
     weights = jnp.exp(scores - lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
     total = jnp.sum(weights, axis=-1, keepdims=True)
@@ -229,12 +250,20 @@ def _sums(weights: Array, values: Array, rounded: bool) -> Array:
     return jnp.einsum("hts,hsd->htd", weights, values, preferred_element_type=jnp.float32)
 
 
-def fused_attention(queries: Array, keys: Array, values: Array, *, rounded: bool = False) -> Array:
+def fused_attention(
+    queries: Array,
+    keys: Array,
+    values: Array,
+    *,
+    rounded: bool = False,
+    documents: Array | None = None,
+) -> Array:
     """`causal_attention` from offset 0 through `jax.nn.dot_product_attention`."""
     dtype = jnp.bfloat16 if rounded else queries.dtype
     queries, keys, values = (x.astype(dtype) for x in (queries, keys, values))
+    mask = None if documents is None else (documents[:, :, None] == documents[:, None])[:, None]
     mixed = jax.nn.dot_product_attention(
-        queries.swapaxes(1, 2), keys[:, :, None], values[:, :, None], is_causal=True
+        queries.swapaxes(1, 2), keys[:, :, None], values[:, :, None], mask=mask, is_causal=True
     )
     return mixed.swapaxes(1, 2).astype(jnp.float32 if rounded else dtype)
 

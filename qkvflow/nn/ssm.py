@@ -129,14 +129,15 @@ class SelectiveSSM(eqx.Module):
         batch, length, _ = x.array.shape
         past, state = (cache or self.empty_cache(batch, length, x.dtype)).after(context.offset)
         kept = 1 if cache is None or length >= len(cache.past) else length
-        signal, pasts = self._convolved(self.xbc(x, rounded=rounded).array, past, kept)
+        channels = self.xbc(x, rounded=rounded).array
+        signal, pasts = self._convolved(channels, past, kept, context.documents)
         inner = self.z.Out[0].size
         values, B, C = jnp.split(signal, (inner, inner + self.state_size), axis=-1)
         values = values.reshape(batch, length, *self._heads).astype(jnp.float32)
         step = self.delta(x).array.astype(jnp.float32) + self.delta_bias.weight.array[None, None]
         delta = jax.nn.softplus(step)
         B, C = B.astype(jnp.float32), C.astype(jnp.float32)
-        mixed, states = self._scan(values, delta, B, C, state, kept)
+        mixed, states = self._scan(values, delta, B, C, state, kept, context.documents)
         mixed += values * self.D.weight.array[None, None, :, None]
         z = self.z(x, rounded=rounded).array.astype(jnp.float32)
         gated = silu_gate(mixed.reshape(batch, length, -1), z)
@@ -158,10 +159,12 @@ class SelectiveSSM(eqx.Module):
                 table[path] = dataclasses.replace(found, kind="vector")
         return table
 
-    def _convolved(self, channels: Array, past: Array, kept: int) -> tuple[Array, Array]:
+    def _convolved(
+        self, channels: Array, past: Array, kept: int, documents: Array | None
+    ) -> tuple[Array, Array]:
         """The signal, and the inputs that the next call needs after each of the last positions."""
         kernel = self.conv.weight.array.astype(channels.dtype)
-        mixed, _ = causal_conv(channels, kernel, past)
+        mixed, _ = causal_conv(channels, kernel, past, documents)
         if self.conv.bias is not None:
             mixed += self.conv.bias.array[None, None].astype(channels.dtype)
         inputs, length = jnp.concatenate([past, channels], axis=1), channels.shape[1]
@@ -169,7 +172,14 @@ class SelectiveSSM(eqx.Module):
         return silu(mixed), jnp.stack([inputs[:, n : n + past.shape[1]] for n in counts])
 
     def _scan(
-        self, values: Array, delta: Array, B: Array, C: Array, state: Array, kept: int
+        self,
+        values: Array,
+        delta: Array,
+        B: Array,
+        C: Array,
+        state: Array,
+        kept: int,
+        documents: Array | None,
     ) -> tuple[Array, Array]:
         """What the recurrence gives, and the state after each of the last positions."""
         A = -jax.nn.softplus(self.A.weight.array)
@@ -178,7 +188,9 @@ class SelectiveSSM(eqx.Module):
             return y[:, None], state[None]
         if kept > 1:
             return scan_keeping_states(values, delta, A, B, C, state)
-        y, state = scan_by_chunks(values, delta, A, B, C, state, chunk_size=self.chunk_size)
+        y, state = scan_by_chunks(
+            values, delta, A, B, C, state, chunk_size=self.chunk_size, documents=documents
+        )
         return y, state[None]
 
 

@@ -11,6 +11,8 @@ positions of one chunk. A state is kept as [b,n,h,p]. `scan_by_loop` is the defi
 `scan_by_chunks` the same as matrix products, `scan_step` one position of it, `scan_keeping_states` the
 definition that keeps every state.
 
+Where documents are numbered, the first position of one begins with a zero state and no past.
+
 silu, alone and as a gate, is written so that its value and its gradient end in a division. XLA's CPU
 backend merges loops and repeats in each of them what it takes for cheap, here whole convolutions, but
 it does not repeat a division: the results of these functions are stored.
@@ -71,13 +73,22 @@ def scan_keeping_states(
 
 
 def scan_by_chunks(
-    x: Array, delta: Array, A: Array, B: Array, C: Array, state: Array, *, chunk_size: int
+    x: Array,
+    delta: Array,
+    A: Array,
+    B: Array,
+    C: Array,
+    state: Array,
+    *,
+    chunk_size: int,
+    documents: Array | None = None,
 ) -> tuple[Array, Array]:
     """`scan_by_loop` as matrix products inside chunks and a short loop over chunks.
 
     Inside a chunk y = (C B^T * decay * delta) x with a lower-triangular matrix of decays; between
     chunks only the state is passed on. Positions that fill up the last chunk have delta = 0, which
-    neither changes the state nor forgets it.
+    neither changes the state nor forgets it. With `documents` [b,t] a position receives only from those
+    of its own, and a state is that of the document at the chunk's end.
     """
     batch, length, heads, channels = x.shape
     size = min(chunk_size, length)
@@ -89,13 +100,14 @@ def scan_by_chunks(
 
     x, delta, B, C = split(x), split(delta), split(B), split(C)
     log_decay = jnp.maximum(delta * A[None, None, :], FORGOTTEN)
-    # since_start[g,i,h]: log of what is left at i of the state that entered the chunk.
-    until_i = jnp.tril(jnp.ones((size, size)))
-    since_start = jnp.einsum("ij,gjh->gih", until_i, log_decay, precision=lax.Precision.HIGHEST)
+    own = None if documents is None else _in_chunks(documents, size)
+    since_start = _since_start(log_decay, own)
     until_end = since_start[:, -1:] - since_start
-    inside = _inside_chunks(x * delta[..., None], since_start, B, C)
-    added = jnp.einsum("gjn,gjq->gnq", B, _rows(x * (delta * jnp.exp(until_end))[..., None]))
-    kept = jnp.exp(since_start[:, -1])
+    left_at, left_until, kept = jnp.exp(since_start), jnp.exp(until_end), jnp.exp(since_start[:, -1])
+    if documents is not None and own is not None:
+        left_at, left_until, kept = _of_one_document(left_at, left_until, kept, documents, own)
+    inside = _inside_chunks(x * delta[..., None], since_start, B, C, own)
+    added = jnp.einsum("gjn,gjq->gnq", B, _rows(x * (delta * left_until)[..., None]))
     entering, last = _pass_on(
         state,
         added.reshape(batch, chunks, -1, heads, channels),
@@ -103,7 +115,7 @@ def scan_by_chunks(
     )
     entering = entering.reshape(batch * chunks, -1, heads * channels)
     carried = jnp.einsum("gin,gnq->giq", C, entering).reshape(x.shape)
-    y = inside + carried * jnp.exp(since_start)[..., None]
+    y = inside + carried * left_at[..., None]
     return y.reshape(batch, chunks * size, heads, channels)[:, :length], last
 
 
@@ -112,10 +124,47 @@ def _rows(a: Array) -> Array:
     return a.reshape(*a.shape[:2], -1)
 
 
-def _inside_chunks(weighted: Array, since_start: Array, B: Array, C: Array) -> Array:
+def _in_chunks(documents: Array, size: int) -> Array:
+    """Documents [b,t] as [g,i]; what fills up the last chunk is of the last document."""
+    filling = [(0, 0), (0, -documents.shape[1] % size)]
+    return jnp.pad(documents, filling, mode="edge").reshape(-1, size)
+
+
+def _since_start(log_decay: Array, documents: Array | None) -> Array:
+    """Log of what is left at i of the state that entered the chunk, or begins with i's document."""
+    until_i = jnp.tril(jnp.ones(log_decay.shape[1:2] * 2))
+    if documents is None:
+        return jnp.einsum("ij,gjh->gih", until_i, log_decay, precision=lax.Precision.HIGHEST)
+    of_own = jnp.where(documents[:, :, None] == documents[:, None], until_i[None], 0.0)
+    return jnp.einsum("gij,gjh->gih", of_own, log_decay, precision=lax.Precision.HIGHEST)
+
+
+def _of_one_document(
+    left_at: Array, left_until: Array, kept: Array, documents: Array, own: Array
+) -> tuple[Array, Array, Array]:
+    """What is left of states, zero where they are of another document.
+
+    Of the state that entered the chunk, at each position; of each position, at the chunk's end; and of
+    the state that entered, there.
+    """
+    last = own[:, -1:]
+    by_row = last.reshape(len(documents), -1)
+    entering = jnp.concatenate([documents[:, :1], by_row[:, :-1]], axis=1).reshape(-1, 1)
+    return (
+        jnp.where((own == entering)[..., None], left_at, 0.0),
+        jnp.where((own == last)[..., None], left_until, 0.0),
+        jnp.where(last == entering, kept, 0.0),
+    )
+
+
+def _inside_chunks(
+    weighted: Array, since_start: Array, B: Array, C: Array, documents: Array | None
+) -> Array:
     """What positions of a chunk [g,i,h,p] receive from positions of the same chunk."""
     size = since_start.shape[1]
     past = jnp.tril(jnp.ones((size, size), bool))[None, None]
+    if documents is not None:
+        past &= (documents[:, :, None] == documents[:, None])[:, None]
     by_head = since_start.transpose(0, 2, 1)
     exponent = by_head[..., :, None] - by_head[..., None, :]
     # The future is masked before the exponential: it would overflow, and its gradient be NaN.
@@ -141,16 +190,23 @@ def inverse_softplus(y: Array) -> Array:
     return y + jnp.log(-jnp.expm1(-y))
 
 
-def causal_conv(x: Array, kernel: Array, past: Array) -> tuple[Array, Array]:
+def causal_conv(
+    x: Array, kernel: Array, past: Array, documents: Array | None = None
+) -> tuple[Array, Array]:
     """Depthwise causal convolution of x [b,t,channel] with kernel [width,channel].
 
-    `past` [b,width-1,channel] are the inputs before x. Returns the output and the inputs that the
-    next call needs as its past.
+    `past` [b,width-1,channel] are the inputs before x, which are of its first document. Returns the
+    output and the inputs that the next call needs as its past.
     """
     width = kernel.shape[0]
     length = x.shape[1]
     padded = jnp.concatenate([past, x], axis=1)
-    taps = (padded[:, k : k + length] * _on_tokens(kernel[k], x) for k in range(width))
+    seen = [padded[:, k : k + length] for k in range(width)]
+    if documents is not None:
+        before = jnp.pad(documents, [(0, 0), (width - 1, 0)], mode="edge")
+        of_own = [before[:, k : k + length] == documents for k in range(width)]
+        seen = [jnp.where(own[..., None], tap, 0.0) for own, tap in zip(of_own, seen)]
+    taps = (tap * _on_tokens(kernel[k], x) for k, tap in enumerate(seen))
     return sum(taps, jnp.zeros_like(x)), padded[:, length:]
 
 

@@ -160,9 +160,9 @@ def test_delta_b_and_c_change_with_the_input(monkeypatch):
     config, part = make_part()
     seen = []
 
-    def spy(x, delta, A, B, C, state, *, chunk_size):
+    def spy(x, delta, A, B, C, state, **options):
         seen.append({"delta": delta, "B": B, "C": C})
-        return scan_by_chunks(x, delta, A, B, C, state, chunk_size=chunk_size)
+        return scan_by_chunks(x, delta, A, B, C, state, **options)
 
     monkeypatch.setattr("qkvflow.nn.ssm.scan_by_chunks", spy)
     part(random_x(config))
@@ -178,9 +178,9 @@ def test_the_rate_is_never_positive_so_the_state_never_grows_by_itself(monkeypat
     part = eqx.tree_at(lambda p: p.A.weight, part, part.A.weight * 0.0 + raw)
     seen = []
 
-    def spy(x, delta, A, B, C, state, *, chunk_size):
+    def spy(x, delta, A, B, C, state, **options):
         seen.append(A)
-        return scan_by_chunks(x, delta, A, B, C, state, chunk_size=chunk_size)
+        return scan_by_chunks(x, delta, A, B, C, state, **options)
 
     monkeypatch.setattr("qkvflow.nn.ssm.scan_by_chunks", spy)
     part(random_x(config))

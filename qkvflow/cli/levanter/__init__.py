@@ -1,0 +1,1 @@
+"""Commands around Levanter: train there, bring a model back, take one there."""

@@ -1,0 +1,35 @@
+"""Make a model of a checkpoint that Levanter wrote.
+
+    qkvflow levanter import --run runs/levanter/checkpoints/small --config configs/levanter_small.yaml
+        --out models/small
+
+All other commands read OUT, as they read a model that was trained here.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from qkvflow.cli.levanter.needed import check_installed
+from qkvflow.cli.saving import save
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `qkvflow levanter import`."""
+
+    run: Path
+    """Directory of a run's checkpoints, of which the newest whole one is read; or one checkpoint."""
+    config: Path
+    """The YAML file that the run was started with: a checkpoint says nothing of its model."""
+    out: Path
+    """Directory to write; it must not be there."""
+
+
+def run(options: Options) -> None:
+    """Read the checkpoint and the tokenizer, save both."""
+    check_installed()
+    from qkvflow.levanter.checkpoints import read_run, tokenizer_of
+    from qkvflow.levanter.run import read_config
+
+    config = read_config(["--config", str(options.config)])
+    save(read_run(options.run, config), tokenizer_of(config), options.out)

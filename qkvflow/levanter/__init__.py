@@ -1,0 +1,7 @@
+"""qkvflow's models in Levanter: trained on many devices and machines, and brought back.
+
+Needs `pip install 'qkvflow[levanter]'`; nothing else of qkvflow imports it.
+"""
+
+from qkvflow.levanter.model import QkvflowConfig as QkvflowConfig
+from qkvflow.levanter.model import QkvflowLM as QkvflowLM
