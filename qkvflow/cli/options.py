@@ -1,4 +1,4 @@
-"""What options can say: tables, as YAML has them; and options that are read before the others.
+"""What options can say: paths, tables as YAML has them; and options that are read before the others.
 
 --architecture.weights "{family: gated, gate: both}"
 --architecture.parts attention "{part: ssm, state_size: 16}"
@@ -8,6 +8,7 @@
 import argparse
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import tyro
@@ -16,6 +17,7 @@ from qkvflow.config import ConfigError, GroupConfig, OptimizerConfig
 from qkvflow.config.strict import to_dict
 from qkvflow.config.variants import ADAPTERS, FAMILIES, INTEGRATORS, PARTS, Variant
 from qkvflow.config.yaml_files import read_yaml_text, yaml_text
+from qkvflow.files import FileError, expanded
 
 _ALL = {variants.base: variants for variants in (FAMILIES, PARTS, INTEGRATORS, ADAPTERS)}
 
@@ -25,13 +27,15 @@ class OptionError(Exception):
 
 
 def registry() -> tyro.constructors.ConstructorRegistry:
-    """What tyro has to know to read tables."""
+    """What tyro has to know to read paths and tables."""
     rules = tyro.constructors.ConstructorRegistry()
 
     @rules.primitive_rule
-    def of_tables(
+    def of_paths_and_tables(
         info: tyro.constructors.PrimitiveTypeInfo,
     ) -> tyro.constructors.PrimitiveConstructorSpec | None:
+        if info.type is Path:
+            return _spec(Path, "PATH", expanded, str)
         if info.type == dict[str, GroupConfig]:
             return _spec(dict, "{NAME: {rate: ...}, ...}", _groups, _table_of_groups)
         if (variants := _ALL.get(info.type)) is None:
@@ -48,7 +52,7 @@ def _spec(
     def checked(words: list[str]) -> Any:
         try:
             return read(words[0])
-        except ConfigError as error:
+        except (ConfigError, FileError) as error:
             raise OptionError(str(error)) from error
 
     return tyro.constructors.PrimitiveConstructorSpec(
