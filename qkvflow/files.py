@@ -35,10 +35,11 @@ def expanded(path: str | os.PathLike[str]) -> Path:
     """A path with ~ and ~NAME replaced by the directory of that user.
 
     Raises:
-        FileError: it is empty, or there is no such user.
+        FileError: it is empty, holds a NUL byte, or there is no such user.
     """
-    if not os.fspath(path):
-        raise FileError("A path is empty; name a file or a directory.")
+    if not os.fspath(path) or "\0" in os.fspath(path):
+        what = "holds a NUL byte" if os.fspath(path) else "is empty"
+        raise FileError(f"A path {what}; name a file or a directory.")
     try:
         return Path(path).expanduser()
     except RuntimeError as error:

@@ -27,6 +27,8 @@ from qkvflow.files import FileError, expanded, file_errors
 GROUP = "qkvflow.plugins"
 """Group of entry points of installed packages."""
 OPTION = "--plugin"
+LARGEST = 1_000_000
+"""Bytes of a file."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,10 @@ def _changes(recorded: Mapping[str, str]) -> str:
 
 
 def _load_file(path: Path) -> None:
-    with file_errors(f"The plugin {path} cannot be read"):
-        source = path.read_bytes()
+    with file_errors(f"The plugin {path} cannot be read"), path.open("rb") as file:
+        source = file.read(LARGEST + 1)
+    if len(source) > LARGEST:
+        raise FileError(f"The plugin {path} has more than {LARGEST:,} bytes; name a file of Python.")
     sha256, there = hashlib.sha256(source).hexdigest(), _loaded.get(path.name)
     if there is None:
         _execute(path, source)

@@ -155,6 +155,8 @@ def test_a_path_of_no_user_and_an_empty_one_are_sentences():
         expanded("~nosuchuser/x")
     with pytest.raises(FileError, match="A path is empty"):
         expanded("")
+    with pytest.raises(FileError, match="holds a NUL byte"):
+        expanded("a\0b")
 
 
 def test_nothing_else_expands_paths():

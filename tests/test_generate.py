@@ -138,8 +138,9 @@ def test_axes_and_no_new_tokens():
         ({"max_new_tokens": 126}, "expected 0 to 125"),
         ({"max_new_tokens": -1}, "max_new_tokens is -1"),
         ({"temperature": -1.0}, "temperature -1.0"),
-        ({"temperature": float("nan")}, "temperature nan.*a finite one of at least 1e-06"),
+        ({"temperature": float("nan")}, "temperature nan.*one from 1e-06 to 1e\\+06"),
         ({"temperature": float("inf")}, "temperature inf"),
+        ({"temperature": 1e300}, "temperature 1e.300"),
         (
             {"temperature": 1e-40},
             "temperature 1e-40.*expected a temperature of 0, which takes the likel",

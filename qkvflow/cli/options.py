@@ -1,4 +1,4 @@
-"""Options: tables, as YAML has them; those that are read before others; those that a help shows.
+"""Options: paths; tables, as YAML has them; those read before others; those that a help shows.
 
 --architecture.weights "{family: gated, gate: both}"
 --architecture.parts attention "{part: ssm, state_size: 16}"
@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
@@ -17,6 +18,7 @@ from qkvflow.config import ConfigError, Gpt2Config, GroupConfig, OptimizerConfig
 from qkvflow.config.strict import to_dict
 from qkvflow.config.variants import ADAPTERS, FAMILIES, INTEGRATORS, PARTS, Variant
 from qkvflow.config.yaml_files import read_yaml_text, yaml_text
+from qkvflow.files import FileError, expanded
 
 HELP_ALL = "--help-all"
 Shown = Mapping[type, Sequence[str]]
@@ -31,13 +33,15 @@ class OptionError(Exception):
 
 
 def registry() -> tyro.constructors.ConstructorRegistry:
-    """What tyro has to know to read tables."""
+    """What tyro has to know to read paths and tables."""
     rules = tyro.constructors.ConstructorRegistry()
 
     @rules.primitive_rule
-    def of_tables(
+    def of_paths_and_tables(
         info: tyro.constructors.PrimitiveTypeInfo,
     ) -> tyro.constructors.PrimitiveConstructorSpec | None:
+        if info.type is Path:
+            return _spec(Path, "PATH", expanded, str)
         if info.type == dict[str, GroupConfig]:
             return _spec(dict, "{NAME: {rate: ...}, ...}", _groups, _table_of_groups)
         if (variants := _ALL.get(info.type)) is None:
@@ -93,7 +97,7 @@ def _spec(
     def checked(words: list[str]) -> Any:
         try:
             return read(words[0])
-        except ConfigError as error:
+        except (ConfigError, FileError) as error:
             raise OptionError(str(error)) from error
 
     return tyro.constructors.PrimitiveConstructorSpec(

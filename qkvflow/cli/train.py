@@ -28,6 +28,7 @@ from qkvflow.config import (
     read_recipe,
     read_run,
 )
+from qkvflow.files import expanded
 from qkvflow.train import Outcome, Sink, read_metrics, train
 from qkvflow.train.branch import begin_branch, branch_run
 from qkvflow.train.metrics import Record
@@ -67,7 +68,7 @@ OFTEN = {
 def defaults(arguments: list[str]) -> Options:
     """What the options are where they are not given: as the config file has it, or else the recipe."""
     named, _ = split_option(arguments, "--config")
-    path = Path(named[0]) if named else None
+    path = expanded(named[0]) if named else None
     source, _ = split_option(arguments, "--branch-from", "directory")
     at, steps = (_number(arguments, name) for name in ("--at", "--steps"))
     if (at is None) == bool(source) or (named and source):

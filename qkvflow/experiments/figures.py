@@ -27,6 +27,8 @@ _SEED: Any = {"s": 12, "alpha": 0.45, "linewidths": 0}
 def _name_arms(axes: Axes) -> None:
     """A legend: in the axes, or beside them where there are many arms."""
     handles, labels = axes.get_legend_handles_labels()
+    if not labels:  # no run of any arm has finished
+        return
     if len(labels) <= MANY:
         axes.legend(fontsize=8)
     else:

@@ -51,6 +51,7 @@ from qkvflow.config.strict import (
     to_dict,
 )
 from qkvflow.config.yaml_files import load_named, merged, read_yaml
+from qkvflow.files import expanded
 
 PLANS = Path(__file__).parent / "plans"
 """Plans that have a name."""
@@ -334,7 +335,7 @@ def read_plan(name: str) -> Plan:
         >>> [arm.name for arm in read_plan("seeds").arms]
         ['standard', 'tong_neuralode', 'time_indexed_mlp', 'time_indexed_ssm']
     """
-    path = Path(name)
+    path = expanded(name)
     known = {file.stem: file for file in PLANS.glob("*.yaml")}
     if name not in known and not path.suffix and not path.exists():
         problem = f"{name!r}. {nearest(name, known)} Or name a YAML file."

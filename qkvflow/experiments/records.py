@@ -176,7 +176,9 @@ def record_of_json(content: Any, where: str) -> Record:
 
 
 def reading(make: Callable[[Any], T], content: Any, where: str, what: str) -> T:
-    """What plain values describe, or a sentence about what they lack."""
+    """What a plain table describes, or a sentence about what it lacks."""
+    if not isinstance(content, Mapping):
+        raise FileError(f"{where} is not {what}: it is {shown(content)}; expected a table.")
     try:
         return make(content)
     except (KeyError, TypeError, AttributeError, ValueError) as error:

@@ -1,13 +1,11 @@
 """Which token comes next: the likeliest, or one by chance, with a temperature, top-k and top-p."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-LEAST_TEMPERATURE = 1e-6
-"""Below it, but for 0, logits divided by the temperature may be no finite float32."""
+LEAST_TEMPERATURE, LARGEST_TEMPERATURE = 1e-6, 1e6
+"""Beyond them, but for 0, logits divided by the temperature may be no finite float32, or all alike."""
 
 
 def choose_token(
@@ -62,11 +60,11 @@ def _in_nucleus(logits: Array, top_p: float) -> Array:
 def choice_problems(temperature: float, top_k: int | None, top_p: float | None) -> list[str]:
     """A sentence if tokens cannot be chosen like this."""
     share = 1.0 if top_p is None else top_p
-    warm = temperature == 0 or LEAST_TEMPERATURE <= temperature < math.inf
+    warm = temperature == 0 or LEAST_TEMPERATURE <= temperature <= LARGEST_TEMPERATURE
     if warm and (top_k is None or top_k >= 1) and 0 < share <= 1:
         return []
     return [
         f"temperature {temperature}, top_k {top_k}, top_p {top_p}; expected a temperature of 0, which "
-        f"takes the likeliest token, or a finite one of at least {LEAST_TEMPERATURE}, a top_k of at "
-        "least 1 and a top_p above 0 and at most 1 (or None)."
+        f"takes the likeliest token, or one from {LEAST_TEMPERATURE:g} to {LARGEST_TEMPERATURE:g}, a "
+        "top_k of at least 1 and a top_p above 0 and at most 1 (or None)."
     ]

@@ -100,12 +100,13 @@ def read_about(directory: Path) -> dict[str, Any]:
 
 
 def check_model(directory: Path) -> None:
-    """Refuse the files of a model where one is missing or not as it was written.
+    """Refuse the files of a model that cannot be read: missing, not as they were written, another's.
 
     Raises:
         FileError: with its name.
     """
     check_digests(directory, read_about(directory)["files"])
+    read_model(directory)
 
 
 def write_arrays(path: Path, arrays: Arrays) -> str:

@@ -274,7 +274,7 @@ class Training:
         ):
             parameters = on_host(self.program.state).shown
             write_models(directory, self.run, model, self.data.tokenizer, parameters)
-            if final.is_dir():  # damaged, or the run would not have begun
+            if final.exists():  # damaged, or the run would not have begun
                 set_aside(final)
 
 

@@ -136,7 +136,9 @@ class Program:
         _check_memory(self.batch_bytes, "A batch", "a smaller batch_size or length, or fewer seeds")
 
     def checked_memory_bytes(self) -> int | None:
-        """`memory_bytes`, if the step fits into memory.
+        """`memory_bytes`, if the step fits into memory, and the checkpoints that are written meanwhile.
+
+        A checkpoint is a copy of the state, and of that the content of a file.
 
         Raises:
             TrainingError: with what to choose instead.
@@ -146,6 +148,9 @@ class Program:
             "a smaller batch_size, a larger accumulate, architecture.remat full or a smaller model"
         )
         _check_memory(needed, "A step", instead)
+        if needed is not None:
+            most = needed + 2 * self.state_bytes
+            _check_memory(most, "A step while a checkpoint is written", instead)
         return needed
 
     @property

@@ -7,6 +7,7 @@ import inspect
 import re
 import textwrap
 import typing
+from pathlib import Path
 
 import pytest
 
@@ -85,6 +86,38 @@ def test_every_text_stands_alone(cls):
 )
 def test_texts_that_were_there_once_would_be_refused(text):
     assert any(re.search(pattern, text) for pattern in LEANS_ON_ANOTHER)
+
+
+NEEDED = {
+    "analyze": ["spectra", "--checkpoint", "none"],
+    "evaluate": ["--checkpoint", "none"],
+    "export": ["--checkpoint", "none", "--out", "none"],
+    "finetune": ["--out", "none", "--checkpoint", "none"],
+    "generate": ["--checkpoint", "none", "--prompt", "a"],
+    "import": ["--gpt2", "none", "--out", "none"],
+    "train": ["--out", "none"],
+}
+"""Options that have no default."""
+
+
+def options_with_paths():
+    for name in NAMES:
+        kinds = typing.get_type_hints(importlib.import_module(module_of(name)).Options)
+        paths = [field for field, kind in kinds.items() if Path in (kind, *typing.get_args(kind))]
+        yield from ((name, field) for field in paths)
+    yield from (("train", "config"), ("experiment run", "plan"))  # which are read on their own
+
+
+@pytest.mark.parametrize(("name", "field"), sorted({*options_with_paths()}))
+def test_every_path_is_of_a_user_that_there_is(name, field, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    option = [] if name == "experiment pack" else [f"--{field.replace('_', '-')}"]
+    needed = NEEDED.get(name, []) + (["--at", "1"] if field == "branch_from" else [])
+    assert main([*name.split(), *needed, *option, "~nosuchuser/x.yaml"]) == 2
+    assert "~nosuchuser/x.yaml cannot be found" in capsys.readouterr().err
+    assert main([*name.split(), *needed, *option, ""]) == 2
+    assert "A path is empty" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", NAMES)

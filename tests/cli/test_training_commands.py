@@ -347,6 +347,9 @@ def test_hostile_text_is_a_sentence(tmp_path, capsys, content, words):
         (["--out", "~nosuchuser/out"], "~nosuchuser/out cannot be found"),
         (["--plugin", "~nosuchuser/own.py"], "~nosuchuser/own.py cannot be found"),
         (["--tokenizer", "~nosuchuser/tokenizer.json"], "~nosuchuser/tokenizer.json cannot be found"),
+        (["--config", "~nosuchuser/run.yaml"], "~nosuchuser/run.yaml cannot be found"),
+        (["--plugin", "/dev/zero"], "has more than 1,000,000 bytes"),
+        (["--out", ""], "A path is empty"),
         (["--out", "/proc/none"], "cannot be written"),
         (["--optimizer.name", "adamm"], "no optimizer 'adamm'"),
         (

@@ -132,7 +132,13 @@ def test_what_is_no_record_is_said(change, sentence):
         record_of_json(content, "here")
 
 
-@pytest.mark.parametrize("content", [{}, [], None, 3, "record", {"run": {}}])
+@pytest.mark.parametrize("content", [[], None, 3, "record"])
+def test_what_is_no_table_is_no_record(content):
+    with pytest.raises(FileError, match="here is not the record of a run: it is .*; expected a table"):
+        record_of_json(content, "here")
+
+
+@pytest.mark.parametrize("content", [{}, {"run": {}}])
 def test_what_is_no_record_at_all(content):
     with pytest.raises(FileError, match="here is not the record of a run"):
         record_of_json(content, "here")

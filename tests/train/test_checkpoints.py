@@ -10,7 +10,7 @@ import pytest
 
 import qkvflow
 from benchmarks.kill import run_and_kill
-from qkvflow.files import FileError
+from qkvflow.files import FileError, read_sealed, write_sealed
 from qkvflow.models.storage import ARRAYS, check_model, read_arrays, write_arrays
 from qkvflow.train import train
 from qkvflow.train.checkpoints import check_checkpoint, read_record, write_record
@@ -305,6 +305,31 @@ def test_a_damaged_trained_model_is_written_again_and_no_step_repeated(done, tmp
     assert len(records(out, "final")) == 1
     assert (out / "bad-final").is_dir()
     assert train(run, out).finished
+
+
+def test_a_trained_model_with_the_right_digests_that_cannot_be_read_is_written_again(done, tmp_path):
+    run, before, whole = done
+    out, final = tmp_path / "out", tmp_path / "out" / "final"
+    shutil.copytree(before, out, symlinks=True)
+    content = read_sealed(final / "config.json", "model", 2)
+    arrays = read_arrays(final / ARRAYS, content["files"][ARRAYS])
+    name = next(iter(arrays))
+    content["files"][ARRAYS] = write_arrays(final / ARRAYS, arrays | {name: arrays[name] * np.nan})
+    content = {key: value for key, value in content.items() if key not in ("kind", "format")}
+    write_sealed(final / "config.json", "model", 2, content)
+    assert train(run, out).finished
+    assert final_bytes(out) == whole
+    assert "numbers that are not finite" in records(out, "note")[0]["text"]
+
+
+def test_a_file_where_the_trained_model_belongs_is_set_aside(done, tmp_path):
+    run, before, whole = done
+    out = tmp_path / "out"
+    shutil.copytree(before, out, symlinks=True)
+    shutil.rmtree(out / "final")
+    (out / "final").write_text("no directory")
+    assert train(run, out).finished
+    assert final_bytes(out) == whole
 
 
 def test_a_damaged_trained_model_and_last_checkpoint_are_made_again(done, tmp_path):

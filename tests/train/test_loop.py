@@ -25,6 +25,7 @@ from qkvflow.generate import generate
 from qkvflow.models import NeuralODELM, needs
 from qkvflow.models.paths import arrays_of
 from qkvflow.train import Sink, TrainingError, evaluation, loop, read_tokenizer, train
+from qkvflow.train.program import Program
 from qkvflow.train.resume import open_data
 from tests.support import difference
 from tests.train.support import (
@@ -74,7 +75,11 @@ def test_so_is_a_step_that_needs_too_much(text, tmp_path, monkeypatch):
     monkeypatch.setattr(needs, "memory_limit", lambda: needed - 1)
     with pytest.raises(TrainingError, match="A step needs .* Choose a smaller batch_size"):
         train(run, tmp_path / "out")
-    monkeypatch.setattr(needs, "memory_limit", lambda: needed)
+    copies = 2 * Program(run, open_data(run)).state_bytes
+    monkeypatch.setattr(needs, "memory_limit", lambda: needed + copies - 1)
+    with pytest.raises(TrainingError, match="A step while a checkpoint is written needs"):
+        train(run, tmp_path / "out")
+    monkeypatch.setattr(needs, "memory_limit", lambda: needed + copies)
     assert train(run, tmp_path / "out").finished
 
 
