@@ -144,7 +144,7 @@ class Gpt2Config(Config):
     """The shares of several streams: parameters, functions of each token, or such functions whose
     mixing of streams is doubly stochastic."""
     mix_streams: Literal["layers", "ends"] = "layers"
-    """Where several streams meet: around every part, or at the ends of passes through a loop only."""
+    """When several streams meet: around every part, or at the ends of passes through a loop only."""
     num_kv_heads: int | None = None
     """Heads of keys and values (grouped-query attention); a divisor of num_heads. None: num_heads."""
     tie_embeddings: bool = False

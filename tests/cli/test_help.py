@@ -95,6 +95,8 @@ NEEDED = {
     "finetune": ["--out", "none", "--checkpoint", "none"],
     "generate": ["--checkpoint", "none", "--prompt", "a"],
     "import": ["--gpt2", "none", "--out", "none"],
+    "levanter export": ["--checkpoint", "none", "--config", "none", "--out", "none"],
+    "levanter import": ["--run", "none", "--config", "none", "--out", "none"],
     "train": ["--out", "none"],
 }
 """Options that have no default."""
