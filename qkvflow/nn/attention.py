@@ -74,14 +74,8 @@ class Attention(eqx.Module):
         cache, offset, rounded = context.cache, context.offset, context.rounded
         heads_first = _heads_first(self.qkv(x, rounded=rounded))
         queries, keys, values = heads_first[:, :-2], heads_first[:, -2], heads_first[:, -1]
-        if self.query_norm is not None and self.key_norm is not None:
-            queries, keys = _normed(self.query_norm, queries), _normed(self.key_norm, keys)
-        if self.value_mix is not None and context.first_values is not None:
-            own, first = self.value_mix.weight.array.astype(x.dtype)
-            values = own * values + first * context.first_values
-        if self.rotary_base is not None:
-            angles = rotary_angles(x.array.shape[1], offset, keys.shape[-1], self.rotary_base)
-            queries, keys = rotate(queries, angles), rotate(keys, angles)
+        queries = self._placed(self.query_norm, queries, offset)
+        keys, values = self._placed(self.key_norm, keys, offset), self._mixed(values, context)
         if cache is not None:
             cache = cache.extended(keys, values, jnp.asarray(offset))
             keys, values = cache.keys, cache.values
@@ -95,11 +89,36 @@ class Attention(eqx.Module):
 
     def values(self, x: NamedArray, *, rounded: bool = False) -> Array:
         """The values [H, T, D] of (batch, position, embed), without queries and keys."""
+        return self._last(1, x, rounded)[:, 0]
+
+    def remembered(self, x: NamedArray, context: Context) -> AttentionCache:
+        """The cache with the keys and values of positions that ask nothing themselves."""
+        found = self._last(2, x, context.rounded)
+        keys = self._placed(self.key_norm, found[:, 0], context.offset)
+        values = self._mixed(found[:, 1], context)
+        return context.cache.extended(keys, values, jnp.asarray(context.offset))
+
+    def _last(self, count: int, x: NamedArray, rounded: bool) -> Array:
+        """The last of queries, key and value, so many, [H, count, T, D]."""
         KVHeads, Qkv, HeadSize = self.qkv.Out
-        Value, last = Qkv.resize(1), {Qkv: slice(Qkv.size - 1, Qkv.size)}
+        last = {Qkv: slice(Qkv.size - count, Qkv.size)}
         bias = None if self.qkv.bias is None else self.qkv.bias[last]
-        own = Linear(self.qkv.weight[last], bias, self.qkv.In, (KVHeads, Value, HeadSize))
-        return _heads_first(own(x, rounded=rounded))[:, 0]
+        Out = (KVHeads, Qkv.resize(count), HeadSize)
+        return _heads_first(Linear(self.qkv.weight[last], bias, self.qkv.In, Out)(x, rounded=rounded))
+
+    def _placed(self, norm: Norm | None, x: Array, offset: Array | int) -> Array:
+        """Queries or keys [..., T, D] as they are compared: normed, turned by their positions."""
+        x = x if norm is None else _normed(norm, x)
+        if self.rotary_base is None:
+            return x
+        return rotate(x, rotary_angles(x.shape[-2], offset, x.shape[-1], self.rotary_base))
+
+    def _mixed(self, values: Array, context: Context) -> Array:
+        """Shares of a layer's own values and of the first layer's."""
+        if self.value_mix is None or context.first_values is None:
+            return values
+        own, first = self.value_mix.weight.array.astype(values.dtype)
+        return own * values + first * context.first_values
 
 
 def _heads_first(qkv: NamedArray) -> Array:

@@ -22,6 +22,8 @@ class Context(NamedTuple):
     """The values of the first layer's attention, for layers that take of them."""
     rounded: bool = False
     """Whether operands of large products are rounded to bfloat16 (see `products`)."""
+    active: Array | None = None
+    """Whether a token [batch, position] takes of what parts add; None: all do."""
 
     def split(self, count: int) -> list["Context"]:
         """One for each of several, with keys of their own."""

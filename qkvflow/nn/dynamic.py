@@ -112,11 +112,24 @@ class Block(eqx.Module):
             seen = stream.read(entered, added, sequential=self.sequential)
             own = told._replace(cache=context.cache and context.cache[name])
             change, caches[name] = self._of_part(name, seen, own)
-            added = stream.add(added, change)
+            added = stream.add(added, stream.where(context.active, change))
         assert added is not None
         added = added if self.mix is None else added + entered - x
+        added = stream.where(context.active, added)
         added = added if self.ends is None else others_unchanged(added, whole)
         return added, context.cache and caches
+
+    def remembered(self, x: NamedArray, context: Context) -> dict[str, Any]:
+        """The caches after positions whose state is x, and to which nothing is added here."""
+        entered, left = self._entered(self._worked_on(x), context), {}
+        for name in self.names:
+            cache, layer = context.cache[name], self.parts[name]
+            if cache is not None and hasattr(layer.part, "remembered"):
+                cache = layer.part.remembered(layer.seen(entered), context._replace(cache=cache))
+            elif cache is not None:
+                _, cache = layer(entered, context._replace(cache=cache))
+            left[name] = cache
+        return left
 
     def _worked_on(self, x: NamedArray) -> NamedArray:
         """What the parts are connected with: all of x, but where streams meet at the ends of passes."""
