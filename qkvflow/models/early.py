@@ -99,11 +99,30 @@ class _Layer(NamedTuple):
     told: Context
     bound: Array
 
-    def passed_if_any(self, state: _State) -> tuple[_State, Any]:
-        """What is left after the layer, where no token may go on."""
-        return lax.cond(
-            jnp.any(state.active), lambda: self.passed(state), lambda: (state, self.remembered(state.x))
+    def passed_if_any(self, state: _State) -> tuple[_State, list[Any]]:
+        """What is left after the layer, where no token may go on.
+
+        Caches that can be written before it is known are: one that goes through a condition is copied.
+        """
+        if self.told.cache is None or len(self.blocks) > 1:
+            return lax.cond(
+                jnp.any(state.active),
+                lambda: self.passed(state),
+                lambda: (state, self.remembered(state.x)),
+            )
+        noted = self.blocks[0].noted(state.x, self.told._replace(cache=self.told.cache[0]))
+        done = {name: cache.marked(False) for name, cache in noted.items() if _is_marked(cache)}
+        layer = self._replace(told=self.told._replace(cache=[noted]))
+
+        def without(state: _State, caches: list[Any]) -> tuple[_State, Any]:
+            return state, {name: None if name in done else each for name, each in caches[0].items()}
+
+        state, rest = lax.cond(
+            jnp.any(state.active),
+            lambda: without(*layer.passed(state)),
+            lambda: without(state, layer.remembered(state.x)),
         )
+        return state, [rest | done]
 
     def passed(self, state: _State) -> tuple[_State, Any]:
         """What is left after the layer, through which some tokens go."""
@@ -122,3 +141,8 @@ class _Layer(NamedTuple):
             return [None] * len(self.blocks)
         told = (self.told._replace(cache=cache) for cache in self.told.cache)
         return [block.remembered(x, own) for block, own in zip(self.blocks, told)]
+
+
+def _is_marked(cache: Any) -> bool:
+    """Whether a cache has its new positions before the part is called."""
+    return getattr(cache, "has_new", False)

@@ -34,6 +34,12 @@ class AttentionCache(eqx.Module):
 
     keys: Array
     values: Array
+    has_new: bool = eqx.field(static=True, default=False)
+    """Whether those of the new positions are in it before attention is called."""
+
+    def marked(self, has_new: bool) -> "AttentionCache":
+        """The same cache, in which the new positions are already, or are not."""
+        return AttentionCache(self.keys, self.values, has_new)
 
     def extended(self, keys: Array, values: Array, offset: Array) -> "AttentionCache":
         """This cache with new keys and values [H, T, D] written from position `offset`."""
@@ -72,12 +78,16 @@ class Attention(eqx.Module):
     ) -> tuple[NamedArray, AttentionCache | None]:
         """Map (batch, position, embed) to the same axes."""
         cache, offset, rounded = context.cache, context.offset, context.rounded
-        heads_first = _heads_first(self.qkv(x, rounded=rounded))
-        queries, keys, values = heads_first[:, :-2], heads_first[:, -2], heads_first[:, -1]
+        if cache is not None and cache.has_new:
+            queries = self._some(slice(None, -2), x, rounded)
+            cache = cache.marked(False)
+        else:
+            heads_first = _heads_first(self.qkv(x, rounded=rounded))
+            queries, keys, values = heads_first[:, :-2], heads_first[:, -2], heads_first[:, -1]
+            keys, values = self._placed(self.key_norm, keys, offset), self._mixed(values, context)
+            cache = cache and cache.extended(keys, values, jnp.asarray(offset))
         queries = self._placed(self.query_norm, queries, offset)
-        keys, values = self._placed(self.key_norm, keys, offset), self._mixed(values, context)
         if cache is not None:
-            cache = cache.extended(keys, values, jnp.asarray(offset))
             keys, values = cache.keys, cache.values
         mixed = causal_attention(
             queries, keys, values, offset, pdrop=self.pdrop, key=context.key, rounded=rounded
@@ -89,22 +99,24 @@ class Attention(eqx.Module):
 
     def values(self, x: NamedArray, *, rounded: bool = False) -> Array:
         """The values [H, T, D] of (batch, position, embed), without queries and keys."""
-        return self._last(1, x, rounded)[:, 0]
+        return self._some(slice(-1, None), x, rounded)[:, 0]
 
     def remembered(self, x: NamedArray, context: Context) -> AttentionCache:
-        """The cache with the keys and values of positions that ask nothing themselves."""
-        found = self._last(2, x, context.rounded)
+        """The cache with the keys and values of new positions, whether they ask themselves or not."""
+        found = self._some(slice(-2, None), x, context.rounded)
         keys = self._placed(self.key_norm, found[:, 0], context.offset)
         values = self._mixed(found[:, 1], context)
         return context.cache.extended(keys, values, jnp.asarray(context.offset))
 
-    def _last(self, count: int, x: NamedArray, rounded: bool) -> Array:
-        """The last of queries, key and value, so many, [H, count, T, D]."""
+    def _some(self, which: slice, x: NamedArray, rounded: bool) -> Array:
+        """Some of queries, key and value, in this order, [H, some, T, D]."""
         KVHeads, Qkv, HeadSize = self.qkv.Out
-        last = {Qkv: slice(Qkv.size - count, Qkv.size)}
-        bias = None if self.qkv.bias is None else self.qkv.bias[last]
-        Out = (KVHeads, Qkv.resize(count), HeadSize)
-        return _heads_first(Linear(self.qkv.weight[last], bias, self.qkv.In, Out)(x, rounded=rounded))
+        start, stop, _ = which.indices(Qkv.size)
+        chosen = {Qkv: slice(start, stop)}
+        bias = None if self.qkv.bias is None else self.qkv.bias[chosen]
+        Out = (KVHeads, Qkv.resize(stop - start), HeadSize)
+        own = Linear(self.qkv.weight[chosen], bias, self.qkv.In, Out)
+        return _heads_first(own(x, rounded=rounded))
 
     def _placed(self, norm: Norm | None, x: Array, offset: Array | int) -> Array:
         """Queries or keys [..., T, D] as they are compared: normed, turned by their positions."""
