@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 from rich.console import Console
 
 from qkvflow.analysis.depth_curve import depth_curve, depth_table, draw_depth_curve
+from qkvflow.analysis.early import early_curve, early_table
 from qkvflow.config import ConfigError
 from qkvflow.config.strict import Bound, Count, NotNegativeInt, Share, bound_problems
 from qkvflow.data import (
@@ -59,6 +60,9 @@ class Options:
     """Depths in layers to compare: a row for each, with its loss, operations and time."""
     unit_steps: bool = False
     """Steps of 1 at every depth, in place of steps whose sum is the same at every depth."""
+    stop_early: tuple[float, ...] = ()
+    """Bounds to compare, 0 to 1, a row for each with its loss and mean number of layers: a token leaves
+    the loop over layers when the next layer moves its prediction by no more, in total variation."""
     figure: Path | None = None
     """PNG or PDF file for a figure of the loss over depth; needs --depths."""
     batch_size: Count = 8
@@ -93,7 +97,9 @@ def run(options: Options) -> None:
         coverage_note(dataset, options.least_coverage, [options.split]),
         other_text(options, data, dataset.digest),
     ]
-    if options.depths:
+    if options.stop_early:
+        show_early(at_depth_of(model, options), dataset[options.split], data, options)
+    elif options.depths:
         show_depths(model, dataset[options.split], data, options)
     else:
         show_one(model, dataset, data, options)
@@ -104,9 +110,7 @@ def run(options: Options) -> None:
 def show_one(model: LanguageModel, dataset: TokenDataset, data: str, options: Options) -> None:
     """Print a table with the loss at one depth, and those of n-grams."""
     split = dataset[options.split]
-    if options.depth is not None:
-        with elapsed(f"sampling the weights at {options.depth} layers"):
-            model = unroll(model, options.depth, unit_steps=options.unit_steps)
+    model = at_depth_of(model, options)
     result = evaluated(model, split, options)
     part = "whole" if result.whole else "a part of the"
     print(f"{data}, {part} {options.split} split, depth {model.config.num_layers}")
@@ -137,11 +141,21 @@ def show_tasks(options: Options) -> None:
     Console().print(to_terminal(results_table(results, f"{options.checkpoint} at {layers}")))
 
 
+def at_depth_of(model: LanguageModel, options: Options) -> LanguageModel:
+    """The model at the depth that the options name, if they do."""
+    if options.depth is None:
+        return model
+    with elapsed(f"sampling the weights at {options.depth} layers"):
+        return unroll(model, options.depth, unit_steps=options.unit_steps)
+
+
 def option_problems(options: Options) -> list[str]:
     """What does not go together."""
     problems = bound_problems(options)
     if options.depths and (options.depth is not None or options.ngrams):
         problems.append("depths: leave --depth and --ngrams out; they are of one depth.")
+    if options.stop_early and (options.depths or options.ngrams):
+        problems.append("stop_early: leave --depths and --ngrams out; it has a table of its own.")
     if options.figure is not None and not options.depths:
         problems.append("figure: it is of the loss over depth; name --depths.")
     if options.figure is not None and options.figure.suffix not in (".png", ".pdf"):
@@ -177,6 +191,27 @@ def show_depths(model: LanguageModel, split: TokenSplit, data: str, options: Opt
     if options.figure is not None:
         draw_depth_curve(points, layers, options.figure)
         print(f"The figure is {options.figure}.")
+
+
+def show_early(model: LanguageModel, split: TokenSplit, data: str, options: Options) -> None:
+    """Print a table with a row for every bound."""
+    length = model.config.max_position_embeddings
+    windows = len(options.stop_early) * count_windows(split, length, options.tokens)
+    with progress("evaluating", total=windows) as advance:
+        points = early_curve(
+            model,
+            split,
+            options.stop_early,
+            length=length,
+            batch_size=options.batch_size,
+            tokens=options.tokens,
+            advance=advance,
+        )
+    seen = points[0].evaluation
+    part = "all" if seen.whole else "some"
+    text = f"{data}, {part} {seen.tokens:,} tokens of the {options.split} split"
+    print(f"{text}; the model has {model.config.num_layers} layers")
+    Console().print(to_terminal(early_table(points)))
 
 
 def other_text(options: Options, data: str, digest: str) -> str | None:

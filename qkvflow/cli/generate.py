@@ -23,7 +23,14 @@ from jax import Array
 from qkvflow.config import ConfigError
 from qkvflow.config.strict import Count, NotNegativeInt, bound_problems
 from qkvflow.data.tokenizer import Ids, Tokenizer
-from qkvflow.generate import Drafted, choice_problems, generate, generate_with_drafts
+from qkvflow.generate import (
+    Drafted,
+    Stopped,
+    choice_problems,
+    generate,
+    generate_stopping_early,
+    generate_with_drafts,
+)
 from qkvflow.models import LanguageModel, unroll
 from qkvflow.progress import elapsed
 from qkvflow.train import load_model, read_tokenizer
@@ -54,6 +61,9 @@ class Options:
     no probabilities and saves time where most are accepted; None: no proposals."""
     draft_tokens: Count = 4
     """Tokens that the model at --draft-depth layers proposes at a time."""
+    stop_early: float | None = None
+    """Total variation, 0 to 1: a token leaves the loop over layers when the next layer moves its
+    prediction by no more. None: every token goes through all layers."""
     seed: NotNegativeInt = 0
     """Sampling seed."""
 
@@ -62,6 +72,8 @@ def run(options: Options) -> None:
     """Print the prompt and its continuation, as it comes."""
     problems = bound_problems(options)
     problems += choice_problems(options.temperature, options.top_k, options.top_p)
+    if options.stop_early is not None and options.draft_depth is not None:
+        problems.append("stop_early changes what --draft-depth is checked against; leave one out.")
     if problems:
         raise ConfigError("Nothing can be generated like this:", problems)
     model, tokenizer = load_model(options.checkpoint), read_tokenizer(options.checkpoint)
@@ -71,7 +83,8 @@ def run(options: Options) -> None:
             model = unroll(model, options.depth, unit_steps=options.unit_steps)
     shown = ""
     drafted: list[Drafted] = []
-    for ids in continuations(model, prompt, options, drafted):
+    stopped: list[Stopped] = []
+    for ids in continuations(model, prompt, options, drafted, stopped):
         # A character may be made of several tokens: one that is not whole yet waits for the rest.
         text = options.prompt + tokenizer.decode(ids)
         whole = text if len(ids) == options.tokens else text.rstrip("\ufffd")
@@ -80,6 +93,9 @@ def run(options: Options) -> None:
     print()
     if drafted:
         print(said_of(drafted), file=sys.stderr)
+    if stopped:
+        used, layers = np.mean([each.layers for each in stopped]), model.config.num_layers
+        print(f"Tokens stopped after {used:.1f} of {layers} layers on average.", file=sys.stderr)
 
 
 def read_prompt(tokenizer: Tokenizer, text: str) -> Ids:
@@ -109,9 +125,16 @@ def said_of(drafted: list[Drafted]) -> str:
 
 
 def continuations(
-    model: LanguageModel, prompt: np.ndarray, options: Options, drafted: list[Drafted]
+    model: LanguageModel,
+    prompt: np.ndarray,
+    options: Options,
+    drafted: list[Drafted],
+    stopped: list[Stopped],
 ) -> Iterator[np.ndarray]:
-    """All new tokens so far, again and again, each time with more; what became of drafts is added."""
+    """All new tokens so far, again and again, each time with more.
+
+    What became of drafts, and of tokens that stopped early, is added.
+    """
     longest = model.config.max_position_embeddings
     key = jax.random.key(options.seed)
     ids = prompt
@@ -125,7 +148,7 @@ def continuations(
         layers = model.config.num_layers
         with elapsed(f"compiling, then generating {count} tokens with {layers} layers"):
             named = hax.named(jnp.asarray(context)[None], ("batch", "position"))
-            whole = _continued(model, named, count, k, options, drafted)
+            whole = _continued(model, named, count, k, options, drafted, stopped)
         new = np.asarray(whole.array)[0, len(context) :]
         ids = np.concatenate([ids, new])
         yield ids[len(prompt) :]
@@ -138,6 +161,7 @@ def _continued(
     key: Array,
     options: Options,
     drafted: list[Drafted],
+    stopped: list[Stopped],
 ) -> NamedArray:
     """The context and `count` more tokens; without drafts once they have not paid."""
     how: dict[str, Any] = {
@@ -145,6 +169,10 @@ def _continued(
         "top_k": options.top_k,
         "top_p": options.top_p,
     }
+    if options.stop_early is not None:
+        bound = options.stop_early
+        stopped.append(generate_stopping_early(model, context, count, key=key, bound=bound, **how))
+        return stopped[-1].text
     if options.draft_depth is None or (drafted and drafted[-1].note):
         return generate(model, context, count, key=key, **how)
     how |= {"draft_depth": options.draft_depth, "draft_tokens": options.draft_tokens}

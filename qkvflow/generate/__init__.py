@@ -5,4 +5,6 @@ from qkvflow.generate.choosing import choice_problems as choice_problems
 from qkvflow.generate.choosing import choose_token as choose_token
 from qkvflow.generate.drafts import Drafted as Drafted
 from qkvflow.generate.drafts import generate_with_drafts as generate_with_drafts
+from qkvflow.generate.early import Stopped as Stopped
+from qkvflow.generate.early import generate_stopping_early as generate_stopping_early
 from qkvflow.generate.text import generate as generate

@@ -8,8 +8,10 @@ import jax.numpy as jnp
 from haliax import NamedArray
 from jax import Array
 
+from qkvflow.config import ConfigError
 from qkvflow.generate.choosing import choose_token
 from qkvflow.generate.drafts import generate_with_drafts
+from qkvflow.generate.early import generate_stopping_early
 from qkvflow.generate.plain import continue_rows
 from qkvflow.generate.request import as_rows, as_text, check_request
 from qkvflow.models import LanguageModel
@@ -26,6 +28,7 @@ def generate(
     top_p: float | None = None,
     draft_depth: int | None = None,
     draft_tokens: int = 4,
+    stop_early: float | None = None,
 ) -> NamedArray:
     """Continue a prompt by `max_new_tokens` tokens; returns prompt and continuation.
 
@@ -34,7 +37,8 @@ def generate(
     that has at least probability p; both after the temperature. Attention keeps keys and values of
     each layer, the state-space part a state of fixed size. With a `draft_depth` the same curves at so
     few layers propose `draft_tokens` tokens at a time: the same distribution, sooner where many
-    proposals stand; `generate_with_drafts` also says how many did.
+    proposals stand; `generate_with_drafts` also says how many did. With `stop_early`, a bound, tokens
+    leave the loop over layers when their prediction has settled: see `generate_stopping_early`.
 
     Example:
         >>> import haliax as hax, jax
@@ -47,6 +51,12 @@ def generate(
         (Axis(name='batch', size=1), Axis(name='position', size=8))
     """
     how: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    if stop_early is not None:
+        if draft_depth is not None:
+            problem = "stop_early changes what drafts would be checked against; leave one of them out."
+            raise ConfigError("Nothing can be generated like this:", [problem])
+        how |= {"bound": stop_early, "key": key}
+        return generate_stopping_early(model, prompt_ids, max_new_tokens, **how).text
     if draft_depth is not None:
         how |= {"draft_depth": draft_depth, "draft_tokens": draft_tokens}
         return generate_with_drafts(model, prompt_ids, max_new_tokens, key=key, **how).text

@@ -35,6 +35,12 @@ class AttentionCache(eqx.Module):
 
     keys: Array
     values: Array
+    has_new: bool = eqx.field(static=True, default=False)
+    """Whether those of the new positions are in it before attention is called."""
+
+    def marked(self, has_new: bool) -> "AttentionCache":
+        """The same cache, in which the new positions are already, or are not."""
+        return AttentionCache(self.keys, self.values, has_new)
 
     def extended(self, keys: Array, values: Array, offset: Array) -> "AttentionCache":
         """This cache with new keys and values [H, T, D] written from position `offset`."""
@@ -73,18 +79,16 @@ class Attention(eqx.Module):
     ) -> tuple[NamedArray, AttentionCache | None]:
         """Map (batch, position, embed) to the same axes."""
         cache, offset, rounded = context.cache, context.offset, context.rounded
-        heads_first = _heads_first(self.qkv(x, rounded=rounded))
-        queries, keys, values = heads_first[:, :-2], heads_first[:, -2], heads_first[:, -1]
-        if self.query_norm is not None and self.key_norm is not None:
-            queries, keys = _normed(self.query_norm, queries), _normed(self.key_norm, keys)
-        if self.value_mix is not None and context.first_values is not None:
-            own, first = self.value_mix.weight.array.astype(x.dtype)
-            values = own * values + first * context.first_values
-        if self.rotary_base is not None:
-            angles = rotary_angles(x.array.shape[1], offset, keys.shape[-1], self.rotary_base)
-            queries, keys = rotate(queries, angles), rotate(keys, angles)
+        if cache is not None and cache.has_new:
+            queries = self._some(slice(None, -2), x, rounded)
+            cache = cache.marked(False)
+        else:
+            heads_first = _heads_first(self.qkv(x, rounded=rounded))
+            queries, keys, values = heads_first[:, :-2], heads_first[:, -2], heads_first[:, -1]
+            keys, values = self._placed(self.key_norm, keys, offset), self._mixed(values, context)
+            cache = cache and cache.extended(keys, values, jnp.asarray(offset))
+        queries = self._placed(self.query_norm, queries, offset)
         if cache is not None:
-            cache = cache.extended(keys, values, jnp.asarray(offset))
             keys, values = cache.keys, cache.values
         documents = context.documents
         if documents is not None:
@@ -106,11 +110,38 @@ class Attention(eqx.Module):
 
     def values(self, x: NamedArray, *, rounded: bool = False) -> Array:
         """The values [H, T, D] of (batch, position, embed), without queries and keys."""
+        return self._some(slice(-1, None), x, rounded)[:, 0]
+
+    def remembered(self, x: NamedArray, context: Context) -> AttentionCache:
+        """The cache with the keys and values of new positions, whether they ask themselves or not."""
+        found = self._some(slice(-2, None), x, context.rounded)
+        keys = self._placed(self.key_norm, found[:, 0], context.offset)
+        values = self._mixed(found[:, 1], context)
+        return context.cache.extended(keys, values, jnp.asarray(context.offset))
+
+    def _some(self, which: slice, x: NamedArray, rounded: bool) -> Array:
+        """Some of queries, key and value, in this order, [H, some, T, D]."""
         KVHeads, Qkv, HeadSize = self.qkv.Out
-        Value, last = Qkv.resize(1), {Qkv: slice(Qkv.size - 1, Qkv.size)}
-        bias = None if self.qkv.bias is None else self.qkv.bias[last]
-        own = Linear(self.qkv.weight[last], bias, self.qkv.In, (KVHeads, Value, HeadSize))
-        return _heads_first(own(x, rounded=rounded))[:, 0]
+        start, stop, _ = which.indices(Qkv.size)
+        chosen = {Qkv: slice(start, stop)}
+        bias = None if self.qkv.bias is None else self.qkv.bias[chosen]
+        Out = (KVHeads, Qkv.resize(stop - start), HeadSize)
+        own = Linear(self.qkv.weight[chosen], bias, self.qkv.In, Out)
+        return _heads_first(own(x, rounded=rounded))
+
+    def _placed(self, norm: Norm | None, x: Array, offset: Array | int) -> Array:
+        """Queries or keys [..., T, D] as they are compared: normed, turned by their positions."""
+        x = x if norm is None else _normed(norm, x)
+        if self.rotary_base is None:
+            return x
+        return rotate(x, rotary_angles(x.shape[-2], offset, x.shape[-1], self.rotary_base))
+
+    def _mixed(self, values: Array, context: Context) -> Array:
+        """Shares of a layer's own values and of the first layer's."""
+        if self.value_mix is None or context.first_values is None:
+            return values
+        own, first = self.value_mix.weight.array.astype(values.dtype)
+        return own * values + first * context.first_values
 
 
 def _heads_first(qkv: NamedArray) -> Array:

@@ -26,6 +26,8 @@ class Context(NamedTuple):
     documents: Array | None = None
     """Number of the document [batch, position] that a position is of. It sees no other one: parts that
     mix positions keep to that. None: a row is one document."""
+    active: Array | None = None
+    """Whether a token [batch, position] takes of what parts add; None: all do."""
 
     def split(self, count: int) -> list["Context"]:
         """One for each of several, with keys of their own."""

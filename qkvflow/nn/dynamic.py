@@ -112,11 +112,32 @@ class Block(eqx.Module):
             seen = stream.read(entered, added, sequential=self.sequential)
             own = told._replace(cache=context.cache and context.cache[name])
             change, caches[name] = self._of_part(name, seen, own)
-            added = stream.add(added, change)
+            added = stream.add(added, stream.where(context.active, change))
         assert added is not None
         added = added if self.mix is None else added + entered - x
+        added = stream.where(context.active, added)
         added = added if self.ends is None else others_unchanged(added, whole)
         return added, context.cache and caches
+
+    def noted(self, x: NamedArray, context: Context) -> dict[str, Any]:
+        """The caches with what parts that see x itself keep of it, marked, before they are called."""
+        entered, left = self._entered(self._worked_on(x), context), dict(context.cache)
+        for name in self.names[:1] if self.sequential else self.names:
+            layer, cache = self.parts[name], left[name]
+            if hasattr(layer.part, "remembered") and cache is not None and not cache.has_new:
+                told = context._replace(cache=cache)
+                left[name] = layer.part.remembered(layer.seen(entered), told).marked(True)
+        return left
+
+    def remembered(self, x: NamedArray, context: Context) -> dict[str, Any]:
+        """The caches after positions whose state is x, and to which nothing is added here."""
+        entered, left = self._entered(self._worked_on(x), context), self.noted(x, context)
+        for name, cache in left.items():
+            if getattr(cache, "has_new", False):
+                left[name] = cache.marked(False)
+            elif cache is not None:
+                _, left[name] = self.parts[name](entered, context._replace(cache=cache))
+        return left
 
     def _worked_on(self, x: NamedArray) -> NamedArray:
         """What the parts are connected with: all of x, but where streams meet at the ends of passes."""

@@ -43,6 +43,14 @@ def mean(x: NamedArray, streams: int) -> NamedArray:
     return hax.named(sum(parts[1:], parts[0]) / streams, x.axis_names)
 
 
+def where(active: Array | None, x: NamedArray, other: NamedArray | float = 0.0) -> NamedArray:
+    """x of tokens [batch, position] that are active, something else of the others."""
+    if active is None:
+        return x
+    instead = other.array if isinstance(other, NamedArray) else jnp.asarray(other, x.dtype)
+    return hax.named(jnp.where(active[..., None], x.array, instead), x.axes)
+
+
 def mixed(x: NamedArray, embedding: NamedArray, shares: Array, gate: Array | None = None) -> NamedArray:
     """What a layer takes of the stream and of x(0), by two shares, that of x(0) times a gate."""
     own, first = shares.astype(x.dtype)

@@ -39,11 +39,13 @@ def evaluate(
     tokens: int | None = None,
     put: Callable[[np.ndarray], Any] = jnp.asarray,
     advance: Callable[[int], None] = lambda windows: None,
+    losses: Callable[..., Array] | None = None,
 ) -> Evaluation:
     """The mean loss on a split, or on about `tokens` evenly spaced tokens of it.
 
     The split is cut into windows of `length`; each token is predicted from those before it in its
-    window. `put` places a batch on devices; `advance` is told of every batch that is done.
+    window. `put` places a batch on devices; `advance` is told of every batch that is done. `losses`
+    gives the sums over windows, of a model, inputs, targets and a mask, where they are not its own.
 
     Raises:
         ConfigError: a batch does not fit into memory.
@@ -53,7 +55,8 @@ def evaluate(
     windows, chosen = count_windows(split, length), count_windows(split, length, tokens)
     sums, counts = [], []
     for inputs, targets, mask in eval_windows(split.ids, length, batch_size, chosen):
-        sums.append(np.asarray(_window_losses(model, put(inputs), put(targets), put(mask))))
+        found = (losses or _window_losses)(model, put(inputs), put(targets), put(mask))
+        sums.append(np.asarray(found))
         counts.append(mask.sum(axis=-1))
         advance(len(mask))
     total, count = np.concatenate(sums).astype(np.float64), np.concatenate(counts)

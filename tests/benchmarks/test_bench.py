@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import benchmarks
-from benchmarks import drafts, step_parts, time_to_loss
+from benchmarks import drafts, early, step_parts, time_to_loss
 from benchmarks.faults import kills_while_fine_tuning
 from benchmarks.speed import __main__ as command
 from benchmarks.speed import costs, figures, growth, lines, ours, show
@@ -80,7 +80,7 @@ def _here(monkeypatch, tmp_path):
     monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path / "cache"))
     for module in (lines, growth, step_parts):
         monkeypatch.setattr(module, "compete", compete_here)
-    for module in (drafts, ours, step_parts, time_to_loss):
+    for module in (drafts, early, ours, step_parts, time_to_loss):
         monkeypatch.setattr(module, "keep_freed_memory", lambda: None)
     for module in (lines, step_parts, time_to_loss):
         monkeypatch.setattr(module, "peers_are_installed", lambda: False)
@@ -143,6 +143,7 @@ SCRIPTS = {
         "TRAINED": ("shared",),
     },
     "drafts": {"DEPTHS": (1,), "TOKENS": (2,), "TEMPERATURES": (0.8,), "ROUNDS": 1},
+    "early": {"BOUNDS": (0.5,), "ROUNDS": 1},
     "faults": {"FAULTS": (kills_while_fine_tuning,)},
     "kill": {"run_and_kill": lambda *_: {"caught": [("any_time", None), ("any_time", "saving")]}},
     "learning": {"MODELS": ("standard",), "DATA": "text.txt", "ORDER": 2},
@@ -172,10 +173,10 @@ def test_every_script_runs_at_a_tiny_size(name, monkeypatch, tmp_path, capsys):
         train(run, tmp_path / "runs" / "gated" / "seed-0")
         record = {"arm": "gated", "run": run.to_dict()}
         (tmp_path / "runs" / "gated" / "seed-0.json").write_text(json.dumps(record))
-    if name == "drafts":
+    if name in ("drafts", "early"):
         train(tiny_run(text, steps=2), tmp_path / "run")
     given = {"kill": ([],), "faults": (["--kills", "1"],), "time_to_loss": ([],)}
-    given["drafts"] = (["--checkpoint", str(tmp_path / "run")],)
+    given["drafts"] = given["early"] = (["--checkpoint", str(tmp_path / "run")],)
     arguments = given.get(name, ())
     module.main(*arguments, tmp_path)
     logging.disable(logging.NOTSET)

@@ -1,5 +1,6 @@
 """finetune, import and export as a person uses them."""
 
+import dataclasses
 import re
 
 import jax
@@ -10,7 +11,7 @@ from qkvflow.cli.main import main
 from qkvflow.data import BPETokenizer
 from tests.models.gpt2_files import write_gpt2
 from tests.support import difference
-from tests.train.support import trained_base, write_text
+from tests.train.support import tiny_run, trained_base, write_text
 
 SMALL = "--steps 4 --batch-size 4 --eval-every 2 --eval-tokens 64 --rank 2 --optimizer.warmup 1"
 
@@ -54,6 +55,35 @@ def test_finetune_says_what_changed_and_others_read_it(base, tmp_path, capsys):
         assert f" Name {out / 'adapter'}." in capsys.readouterr().err
     assert main(["evaluate", "--checkpoint", str(out / "adapter")]) == 2
     assert "It holds an adapter: name its base" in capsys.readouterr().err
+
+
+def test_an_adapter_that_is_a_curve_is_used_at_depths_it_was_not_tuned_at(tmp_path, capsys):
+    """Over an elastic base with loops and gates around its visits; tokens of it may stop early, too."""
+    architecture = dataclasses.replace(tiny_run("x").architecture, num_layers=4)
+    architecture = dataclasses.replace(architecture, weights={"family": "looped", "around": "gated"})
+    changes = {"model": "looped", "architecture": architecture, "depths": (2, 4), "steps": 4}
+    base, text = trained_base(tmp_path, **changes), str(write_text(tmp_path / "other.txt", seed=3))
+    out = str(tmp_path / "out")
+    given = ["--checkpoint", str(base), "--data", text, "--out", out, *SMALL.split()]
+    assert main(["finetune", *given, "--method", "depth_lora"]) == 0
+    capsys.readouterr()
+    look = ["evaluate", "--checkpoint", out, "--data", text, "--tokens", "64"]
+    assert main([*look, "--depths", "2", "4", "8"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    losses = {row[0]: row[1] for row in rows if row[:1] in (["2"], ["4"], ["8"])}
+    assert len(losses) == 3
+    assert main([*look, "--stop-early", "0", "1"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    early = {row[0]: row[1:3] for row in rows if row[:1] in (["0"], ["1"])}
+    assert early["0"] == ["4.00", losses["4"]] and early["1"][0] == "2.00"
+    speak = ["generate", "--checkpoint", out, "--prompt", "a", "--tokens", "4", "--temperature", "0"]
+    assert main([*speak, "--depth", "8"]) == 0
+    assert main([*speak, "--depth", "6", "--stop-early", "0.1"]) == 0
+    assert "of 6 layers on average" in capsys.readouterr().err
+    assert main([*speak, "--draft-depth", "2", "--stop-early", "0.1"]) == 2
+    assert "leave one out" in capsys.readouterr().err
+    assert main([*look, "--depths", "2", "--stop-early", "0.1"]) == 2
+    assert "it has a table of its own" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

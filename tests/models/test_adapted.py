@@ -13,6 +13,7 @@ from qkvflow.nn.time_embed import layer_times
 from tests.models.test_counting import BATCH, LENGTH, flops_of, forward, shapes_of
 from tests.support import (
     FIXED_STEP,
+    RELAXED,
     WEIGHTS,
     difference,
     random_model,
@@ -71,9 +72,12 @@ def test_adapters_do_something():
     assert difference(model(ids).array, base(ids).array) > 1e-2
 
 
-@pytest.mark.parametrize("depth", [1, 3, 7])
-def test_depth_lora_is_a_curve_that_can_be_sampled_at_any_depth(depth):
-    _, model = made("generated", "depth_lora")
+@pytest.mark.parametrize(
+    ("weights", "depth"),
+    [("generated", 1), ("generated", 3), ("gated", 7), ("per_layer", 2), ("looped", 5), (RELAXED, 6)],
+)
+def test_depth_lora_is_a_curve_that_can_be_sampled_at_any_depth(weights, depth):
+    _, model = made(weights, "depth_lora")
     ids = token_ids(model.config)
     expected = model(ids, t=layer_times(depth)).array
     error = difference(unroll(model, depth)(ids).array, expected)
