@@ -249,6 +249,10 @@ def test_scores_and_continuations_are_those_of_the_exported_model_in_the_class_o
     ):
         assert abs(own - other) < 1e-3, f"{own - other} of {other}"
         assert is_own == is_other
+    texts = [Request(" ".join(words * count)) for count in (1, 2, 7)]  # up to three windows
+    rolling = zip(ours.loglikelihood_rolling(texts), theirs.loglikelihood_rolling(texts))
+    errors = [abs(own - other) for own, other in rolling]
+    assert max(errors) < 1e-3, errors
     wish = {"until": ["zz"], "max_gen_toks": 9}
     wishes = [Request(context[-20:], wish) for context, _ in pairs[:-1]]
     assert ours.generate_until(wishes) == theirs.generate_until(wishes)
