@@ -74,6 +74,16 @@ def test_only_the_adaptive_integrator_imports_diffrax():
     assert users == ["adaptive.py"]
 
 
+def test_only_the_harness_imports_lm_eval_and_nothing_imports_transformers():
+    users = {name: set() for name in ("lm_eval", "torch", "transformers")}
+    for path in SOURCES:
+        for module in imports_of(path):
+            users.get(module.split(".")[0], set()).add(path.relative_to(PACKAGE).parts[0])
+    assert users == {"lm_eval": {"harness"}, "torch": set(), "transformers": set()}
+    code = "import sys, qkvflow.cli.evaluate; print('lm_eval' in sys.modules)"
+    assert printed_by(code) == "False"
+
+
 def test_statistics_need_no_jax():
     code = (
         "import sys, qkvflow.statistics;"

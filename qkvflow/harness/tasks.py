@@ -48,7 +48,8 @@ def run_tasks(
     from qkvflow.harness.model import QkvflowLM
 
     os.environ.setdefault("DISABLE_MULTIPROC", "1")  # its bootstrap would fork the threads of JAX
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    for talker in ("lm_eval", "huggingface_hub"):  # they say what goes well, and every attempt
+        logging.getLogger(talker).setLevel(logging.ERROR)
     manager = task_manager(names, folder)
     tasks = load_tasks(manager, names)
     model = QkvflowLM(os.fspath(checkpoint), **settings)
