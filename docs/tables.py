@@ -186,11 +186,12 @@ def levanter_run(what: str) -> float:
 
 
 def levanter_memory(*devices: int) -> str:
-    """Rows of models and sizes: the width, and the GB of a device by their number."""
+    """Rows of models and sizes: width, millions of parameters, GB of a device by their number."""
     return _rows(
         [
             (
                 *(f"`{row['model']}`", row["size"], str(row["width"])),
+                f"{row['parameters'] / 1e6:.0f}",
                 *(f"{row['with_gradient'][str(n)] / 1e9:.2f}" for n in devices),
             )
             for row in results.record("levanter_memory.json")["rows"]

@@ -36,7 +36,7 @@ GROUPS = {
         "pack": "Make a handful of files of experiments that have been run.",
     },
     "levanter": {
-        "train": "Train a model with Levanter; started again, it goes on where it stopped.",
+        "train": "Train a model with Levanter; started again, it goes on.",
         "import": "Make a model of a checkpoint that Levanter wrote.",
         "export": "Make a checkpoint of a model, which a run can start from.",
     },
