@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -168,3 +169,57 @@ def comparison() -> str:
 def printed(name: str) -> str:
     """What a command printed, kept as a file under results/."""
     return (results.RESULTS / name).read_text().rstrip("\n")
+
+
+# What benchmarks/levanter_*.py measured
+
+
+def levanter_kills(what: str) -> float:
+    """A number of the runs whose processes were killed; of kills, how many."""
+    found = results.named(results.record("levanter_kills.json"), what, "number of the kills")
+    return len(found) if isinstance(found, list) else found
+
+
+def levanter_run(what: str) -> float:
+    """A number of the run of a model of 100M parameters."""
+    return results.named(results.record("levanter.json"), what, "number of the run")
+
+
+def levanter_memory(*devices: int) -> str:
+    """Rows of models and sizes: width, millions of parameters, GB of a device by their number."""
+    return _rows(
+        [
+            (
+                *(f"`{row['model']}`", row["size"], str(row["width"])),
+                f"{row['parameters'] / 1e6:.0f}",
+                *(f"{row['with_gradient'][str(n)] / 1e9:.2f}" for n in devices),
+            )
+            for row in results.record("levanter_memory.json")["rows"]
+        ]
+    )
+
+
+def levanter_cells() -> str:
+    """Rows of the cells that XLA was asked for: counted and planned, in GB."""
+    return _rows(
+        [
+            (
+                *(f"`{cell['model']}`", cell["size"], str(cell["devices"])),
+                *(f"{cell[what] / 1e9:.4f}" for what in ("counted", "held", "beside")),
+            )
+            for cell in results.record("levanter_memory.json")["cells"]
+        ]
+    )
+
+
+def levanter_whole() -> float:
+    """The largest share of parameters that every device has."""
+    rows = results.record("levanter_memory.json")["rows"]
+    return max(row["whole"] / row["parameters"] for row in rows)
+
+
+def jax_version() -> str:
+    """The version of JAX that is pinned beside Levanter."""
+    pins = (results.ROOT / "requirements-levanter.txt").read_text()
+    (version,) = re.findall(r"^jax==(.+)$", pins, re.MULTILINE)
+    return version

@@ -36,9 +36,9 @@ GROUPS = {
         "pack": "Make a handful of files of experiments that have been run.",
     },
     "levanter": {
-        "train": "Train a model with Levanter; started again, it goes on where it stopped.",
+        "train": "Train a model with Levanter; started again, it goes on.",
         "import": "Make a model of a checkpoint that Levanter wrote.",
-        "export": "Make a checkpoint of a model that a run of Levanter can start from.",
+        "export": "Make a checkpoint of a model, which a run can start from.",
     },
 }
 """Commands that have commands of their own."""

@@ -94,10 +94,10 @@ class QkvflowConfig(LmConfig["QkvflowLM"]):
         )
 
     def shapes(self, vocab_size: int) -> LanguageModel:
-        """The model in shapes only."""
-        return eqx.filter_eval_shape(
-            lambda key: build_model(self.name, self.complete(vocab_size), key=key), jax.random.key(0)
-        )
+        """The model in shapes only; JAX has to know of no device yet."""
+        key = jax.eval_shape(jax.random.key, 0)
+        config = self.complete(vocab_size)
+        return eqx.filter_eval_shape(lambda key: build_model(self.name, config, key=key), key)
 
     def flops_per_token(self, vocab_size: int, context_length: int) -> float | None:
         """Operations of a forward pass for a token, by qkvflow's own counts.

@@ -1,13 +1,22 @@
-"""Several devices and processes: the losses of one; and what a device holds at a realistic width."""
+"""What takes long: several devices and processes, a realistic width, commands of docs/scaling.md."""
 
 import json
+import shlex
 import socket
 import subprocess
 import sys
 
 import pytest
 
-from tests.levanter.support import command, difference, environment, losses_in, train, write_files
+from tests.levanter.support import (
+    ROOT,
+    command,
+    difference,
+    environment,
+    losses_in,
+    train,
+    write_files,
+)
 
 DATA = ("--trainer.mesh.param_mapping", "{embed: null}")
 TENSOR = ("--trainer.mesh.axes", "{data: 1, model: 4}")
@@ -110,3 +119,21 @@ def test_a_device_of_four_holds_a_quarter(name, optimizer):
     assert done.returncode == 0, done.stderr[-3000:]
     shares = json.loads(done.stdout)
     assert max(shares.values()) < 1.1 / 4, shares
+
+
+def test_the_commands_of_the_document_run(tmp_path):
+    """All those before its first heading, as they stand; training is cut short."""
+    text = (ROOT / "docs" / "scaling.md").read_text().split("\n## ")[0]
+    lines = [line.strip() for line in text.splitlines() if line.startswith("    qkvflow ")]
+    assert [line.split()[1] for line in lines] == ["levanter", "levanter", "evaluate", "levanter"]
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    cut_short = ["--trainer.num_train_steps", "3", "--trainer.max_eval_batches", "1"]
+    for line in lines:
+        words = [sys.executable, "-W", "ignore", "-m", *shlex.split(line)]
+        words += cut_short if " train " in line else []
+        here = {**environment(), "QKVFLOW_CACHE": str(tmp_path / "cache")}
+        done = subprocess.run(
+            words, cwd=tmp_path, env=here, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "starts" / "small" / "metadata.json").is_file()
