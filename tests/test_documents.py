@@ -1,7 +1,6 @@
 """The documents are true: API.md's examples run, README's commands exist and the example works."""
 
 import dataclasses
-import os
 import re
 import runpy
 import shlex
@@ -22,21 +21,19 @@ from qkvflow.models import MODELS, build_model, count_parameters
 from tests.models.gpt2_files import write_gpt2
 
 ROOT = Path(__file__).parent.parent
-OPTIMISED = {"train": 1, "evaluate": 1, "generate": 0, "analyze": 1, "finetune": 0, "import": 0}
-"""Commands of the README that are run, and the level of XLA's optimisation that suits each."""
+COMMANDS = ["train", "evaluate", "generate", "analyze", "finetune", "import"]
+"""Those of the README that are run: all but those that take hours."""
+SMALLER = "--steps 4 --length 32 --architecture.hidden-dim 16 --architecture.num-heads 2"
+"""What is added to its training: that models learn is for tests/train/test_learning.py."""
 
 
 def blocks(document, language):
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
 
 
-def run(*command, cwd=ROOT, optimisation=0):
-    """A program of its own; some optimisation pays where it runs longer than it compiles."""
-    flags = f"{os.environ['XLA_FLAGS']} --xla_backend_optimization_level={optimisation}"
-    environment = {**os.environ, "XLA_FLAGS": flags}
-    return subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, check=False
-    )
+def run(*command, cwd=ROOT):
+    """A program of its own."""
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
 def test_every_example_of_the_api_document_runs(capsys, tmp_path, monkeypatch):
@@ -56,30 +53,20 @@ def test_every_example_of_the_api_document_runs(capsys, tmp_path, monkeypatch):
 
 
 def test_the_commands_of_the_readme_run(tmp_path, monkeypatch):
-    """Train, evaluate, generate, analyze, finetune, import: all but those that take hours."""
     monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path / "cache"))
     write_gpt2(tmp_path / "models" / "gpt2")
     (tmp_path / "text.txt").write_text("A weight is a curve over depth.\n" * 200)
     lines = [line for block in blocks("README.md", "bash") for line in block.strip().splitlines()]
-    lines = [line for line in lines if line.startswith(tuple(f"qkvflow {name} " for name in OPTIMISED))]
-    assert [line.split()[1] for line in lines] == list(OPTIMISED)
+    lines = [line for line in lines if line.startswith(tuple(f"qkvflow {name} " for name in COMMANDS))]
+    assert [line.split()[1] for line in lines] == COMMANDS
     for line in lines:
         here = line.replace("configs/", f"{ROOT}/configs/").replace("wikitext-2", "text.txt --steps 2")
-        here = here.replace("tiny.yaml", "tiny.yaml --steps 100")
+        here = here.replace("tiny.yaml", f"tiny.yaml {SMALLER}")
         command = shlex.split(here, comments=True)
-        result = run(
-            sys.executable,
-            "-W",
-            "ignore",
-            "-m",
-            *command,
-            cwd=tmp_path,
-            optimisation=OPTIMISED[command[1]],
-        )
+        result = run(sys.executable, "-W", "ignore", "-m", *command, cwd=tmp_path)
         assert result.returncode == 0, result.stderr
         if command[1] == "evaluate":
-            losses = [float(x) for x in re.findall(r"\b\d\.\d{4}\b", result.stdout)]
-            assert losses[0] < losses[5], f"{losses}: the model against the bigram"
+            assert "n-gram of order 3" in result.stdout
     assert (tmp_path / "analysis" / "analysis.html").is_file()
 
 

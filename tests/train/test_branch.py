@@ -125,8 +125,9 @@ def test_the_average_does_not_move_in_a_step_that_is_not_applied(text):
     run = with_optimizer(tiny_run(text), ema=0.9)
     learner = Learner.of(run, run.model_config(11))
     ids = np.zeros((4, 8), np.int32)
-    before, _ = learner.step(learner.start(np.uint32(0)), np.uint32(0), ids, ids)
-    after, report = learner.step(before, np.uint32(0), np.full_like(ids, 99), ids)
+    step, begin = jax.jit(learner.step), jax.jit(learner.start)(np.uint32(0))
+    before, _ = step(begin, np.uint32(0), ids, ids)
+    after, report = step(before, np.uint32(0), np.full_like(ids, 99), ids)
     assert int(report.skipped) == 1
     for path, array in before.average.items():
         assert (np.asarray(after.average[path]) == np.asarray(array)).all()

@@ -67,7 +67,7 @@ def test_no_model_evaluates_below_the_entropy_rate(tmp_path, model):
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["standard", "time_indexed_mlp", "time_indexed_ssm"])
 def test_a_model_beats_the_bigram_of_the_embedded_corpus_within_forty_seconds(tmp_path, model):
-    """Of training; results/learning.json has them together. README's commands do one of them."""
+    """Of training; results/learning.json has them together."""
     records = trained(tmp_path / model, "--config", "configs/tiny.yaml", "--model", model)
     (final,) = of_kind(records, "final")
     assert final["whole"]
