@@ -452,7 +452,7 @@ WORDS = st.one_of(
     st.sampled_from(
         ["--steps", "--out", "--checkpoint", "--data", "--config", "--plan", "--depth", "-h"]
     ),
-    st.sampled_from(["report", "pack", "all", "nowhere", "1", "nan", "~nobody/x", "[peers]"]),
+    st.sampled_from(["", "report", "pack", "all", "nowhere", "1", "nan", "~nobody/x", "[peers]"]),
     st.text(max_size=5),
 )
 
@@ -461,6 +461,10 @@ WORDS = st.one_of(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example("generate", ["--prompt", "a", "--temperature", "nan"])
 @example("generate", ["--prompt", "a", "--temperature", "1e-40"])
+@example("generate", ["--prompt", "a", "--temperature", "1e300"])
+@example("train", ["--out", ""])
+@example("experiment", ["run", "--out", "~nobody/x"])
+@example("train", ["--plugin", "/dev/zero"])
 @example("import", ["--gpt2", "file", "--out", "file/out"])
 @example("experiment", ["cost", "--timed-steps", "1000000000"])
 @example("experiment", ["run", "--slurm", "1000000000", "--out", "file/out"])

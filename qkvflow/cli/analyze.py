@@ -21,7 +21,16 @@ from qkvflow.analysis import ANALYSES, Study, Subject, draw_windows
 from qkvflow.analysis.flow import in_float32
 from qkvflow.analysis.present import obstacle, present
 from qkvflow.config import ConfigError
-from qkvflow.config.strict import LAYERS, SIZES, Bound, Count, NotNegativeInt, Size, bound_problems
+from qkvflow.config.strict import (
+    LAYERS,
+    SIZES,
+    Bound,
+    Count,
+    NotNegativeInt,
+    Share,
+    Size,
+    bound_problems,
+)
 from qkvflow.data import (
     TokenDataset,
     Tokenizer,
@@ -58,6 +67,8 @@ class Options:
     """Corpus (embedded, wikitext-2, ...) or path to text to sample windows from; None: no sample."""
     documents: Count | Literal["run"] | None = "run"
     """Documents that are streamed of hf:OWNER/NAME; run: as many as the model's run has; None: all."""
+    least_coverage: Share = 0.99
+    """Share of the split's bytes that the tokenizer has to give back; less is refused."""
     split: Literal["train", "valid", "test"] = "valid"
     """Split of the corpus."""
     windows: Count = 16
@@ -178,5 +189,5 @@ def _unknown(options: Options, tokenizer: Tokenizer, data: TokenDataset | None) 
     text = options.text or ""
     lost = tokenizer.lost_bytes(text, tokenizer.encode(text))
     notes = [f"The tokenizer loses {lost} bytes of the text, which it does not know."] if lost else []
-    corpus = data and coverage_note(data, 0.0, [options.split])
+    corpus = data and coverage_note(data, options.least_coverage, [options.split])
     return [*notes, corpus] if corpus else notes

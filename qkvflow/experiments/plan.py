@@ -163,7 +163,7 @@ class Arm:
         """Why no run can be made of it."""
         problems: list[str] = []
         with _collected(problems, self.name):
-            self.run  # noqa: B018  (it is made here, and kept)
+            _ = self.run  # made here, and kept
         return problems
 
 

@@ -108,6 +108,23 @@ def test_unknown_characters_are_noticed(plain, tmp_path, capsys):
     assert "The tokenizer loses 6 bytes of the text" in capsys.readouterr().out
 
 
+def test_a_corpus_that_the_tokenizer_loses_is_refused(plain, tmp_path, capsys):
+    (tmp_path / "other.txt").write_text("ÄÖÜ weights\n" * 100)
+    given = [
+        "--checkpoint",
+        plain,
+        "--data",
+        str(tmp_path / "other.txt"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert main(["analyze", "modulation", *given, *FEW]) == 2
+    assert "expected at most 1.00%" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert main(["analyze", "modulation", *given, *FEW, "--least-coverage", "0"]) == 0
+    assert "loses text of other.txt" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
