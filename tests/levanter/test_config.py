@@ -1,5 +1,8 @@
 """Configs of Levanter with our models: what is read, what is added, what is refused in sentences."""
 
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,7 @@ import yaml
 from qkvflow.config import ConfigError, read_run
 from qkvflow.config.yaml_files import read_yaml
 from qkvflow.levanter.run import check_cuts, cut_mesh, prepared, read_config
-from tests.levanter.support import CONFIG, ROOT, call, write_files
+from tests.levanter.support import CONFIG, ROOT, call, environment, write_files
 
 CONFIGS = sorted((ROOT / "configs").glob("levanter_*.yaml"))
 
@@ -85,6 +88,24 @@ def test_a_config_of_ours_is_none_of_levanter_s_nor_the_other_way_round():
     with pytest.raises(ConfigError, match="there is no field 'trainer'"):
         read_run(ROOT / "configs" / "levanter_small.yaml")
     assert "model" in read_yaml(ROOT / "configs" / "levanter_small.yaml")
+
+
+WAKES_NOTHING = """
+import sys, jax
+from qkvflow.levanter.run import prepared, read_config
+prepared(read_config(["--config", sys.argv[1]]))
+jax.distributed.initialize("127.0.0.1:" + sys.argv[2], 1, 0)
+print(jax.process_count())
+"""
+
+
+def test_checks_leave_jax_asleep_until_processes_have_found_each_other(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    words = [sys.executable, "-W", "ignore", "-c", WAKES_NOTHING, changed(tmp_path), port]
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "1", done.stderr[-2000:]
 
 
 def test_a_file_that_is_not_there_is_a_sentence(tmp_path):
