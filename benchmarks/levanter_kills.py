@@ -1,12 +1,14 @@
-"""Ten times one of two processes that train with Levanter is killed, and both are started again.
+"""Again and again one of two processes that train with Levanter is killed, and both start again.
 
     python -m benchmarks.levanter_kills
+    python -m benchmarks.levanter_kills --kills 3
 
-Two processes train on loopback, saving every few steps. At a random moment one of them, chosen at
-random, is killed; the other, which would wait for it, is ended, as a launcher does; both start again.
-Every step's loss is then compared with that of a run of one process that nothing disturbed.
+Two processes train on loopback, saving every few steps. At a random moment after they have saved, one
+of them, chosen at random, is killed; the other, which would wait for it, is ended, as a launcher does;
+both start again. Every step's loss is then compared with that of one process that nothing disturbed.
 """
 
+import argparse
 import json
 import os
 import random
@@ -22,9 +24,9 @@ from pathlib import Path
 from tests.levanter.support import command, environment, losses_in, train, write_files
 
 OUT = Path(__file__).parent.parent / "results" / "levanter_kills.json"
-KILLS, STEPS = 10, 400
+STEPS = 60
 OPTIONS = ("--trainer.num_train_steps", str(STEPS), "--trainer.steps_per_eval", "1000")
-OPTIONS += ("--trainer.checkpointer.keep", "[{every: 10}]")
+OPTIONS += ("--trainer.checkpointer.keep", "[{every: 3}]")
 
 
 def started(folder: Path, log: Path) -> list[subprocess.Popen]:
@@ -42,16 +44,16 @@ def started(folder: Path, log: Path) -> list[subprocess.Popen]:
         ]
 
 
-def steps_in(log: Path) -> int:
-    """Steps of which a log tells."""
-    return len(re.findall(r'"metrics": \{"train/loss"', log.read_text()))
+def saved(folder: Path) -> int:
+    """Whole checkpoints of the run."""
+    return len(list((folder / "checkpoints" / "killed").glob("step-*/metadata.json")))
 
 
 def kill_one(folder: Path, log: Path, choose: random.Random) -> dict:
     """Start both, let them train for a while, kill one, end the other."""
-    before = steps_in(log) if log.exists() else 0
+    before = saved(folder)
     both = started(folder, log)
-    while steps_in(log) < before + 4 and all(process.poll() is None for process in both):
+    while saved(folder) == before and all(process.poll() is None for process in both):
         time.sleep(0.2)
     assert all(process.poll() is None for process in both), log.read_text()[-2000:]
     time.sleep(choose.uniform(0, 2))
@@ -62,19 +64,23 @@ def kill_one(folder: Path, log: Path, choose: random.Random) -> dict:
     for process in both:
         process.kill()
         process.wait()
-    found = sorted((folder / "checkpoints" / "killed").glob("step-*/metadata.json"))
-    return {"killed": which, "other_still_there": left is None, "whole_checkpoints": len(found)}
+    resumed = re.findall(r"Resuming training from step (\d+)", log.read_text())
+    from_step = int(resumed[-1]) if before else 0
+    return {"killed": which, "other_still_there": left is None, "had_begun_at_step": from_step}
 
 
 def main() -> None:
     """Kill, finish, compare."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=10)
+    options = parser.parse_args()
     choose = random.Random(0)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         write_files(folder)
         unbroken = train(folder, "unbroken", *OPTIONS)
         log = folder / "killed.log"
-        kills = [kill_one(folder, log, choose) for _ in range(KILLS)]
+        kills = [kill_one(folder, log, choose) for _ in range(options.kills)]
         codes = [process.wait() for process in started(folder, log)]
         resumed = losses_in(log.read_text())
     error = max(abs(resumed[step] - unbroken[step]) for step in resumed)
