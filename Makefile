@@ -54,7 +54,7 @@ release-check: install ## Build wheel and source archive, install each into an e
 	$(BIN)/pytest -m slow -n 0 tests/test_release.py
 
 levanter-quick: $(LEVANTER)/installed ## Run the tests with Levanter that do not take long; creates .venv-levanter
-	$(LEVANTER_TEST) --ignore=tests/levanter/test_devices.py
+	$(LEVANTER_TEST) --ignore=tests/levanter/test_devices.py --ignore=tests/levanter/test_benchmarks.py
 
 levanter-test: $(LEVANTER)/installed ## Run all tests with Levanter: several devices and processes, too
 	$(LEVANTER_TEST)

@@ -74,7 +74,7 @@ class Decay(Block):
 @pytest.mark.parametrize(("name", "order"), [("euler", 1), ("heun", 2), ("rk4", 4)])
 def test_a_linear_field_is_followed_as_the_method_s_stability_function_says(name, order):
     rate = Linear(hax.named(jnp.array(-0.7), ()), None, (), ())
-    curves = Decay({"rate": Shared(rate)}, None, ("rate",), True)
+    curves = Decay({"rate": Shared(rate)}, None, None, None, {}, ("rate",), True)
     x = hax.named(jnp.ones((1, 1, 1)), X)
     steps = 5
     z = -0.7 / steps
