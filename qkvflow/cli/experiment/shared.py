@@ -14,8 +14,8 @@ class PlanOptions:
     """Which plan is meant, and how it is changed."""
 
     plan: str = "seeds"
-    """Plan of the experiment: seeds, laptop, ablation, elastic, adaptation_bases, adaptation, or a
-    YAML file like theirs."""
+    """Plan of the experiment: seeds, laptop, ablation, elastic, recipe, recipe_added, recipe_models,
+    adaptation_bases, adaptation, or a YAML file like theirs."""
     arms: tuple[str, ...] = ()
     """Arms of the plan to take; all where none is named."""
     reference: str | None = None
