@@ -5,6 +5,7 @@ programs are compiled, whatever the lengths. Where the longest sequence is full 
 second half of it, as `qkvflow generate` does.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,9 +51,8 @@ class Text:
             return
         self.new = [*self.new, *ids][: self.wish.most]
         end = tokenizer.end_of_text
-        ended = end in self.new
-        if ended:
-            self.new = self.new[: self.new.index(end)]  # type: ignore[arg-type]
+        ended = end is not None and end in self.new
+        self.new = list(itertools.takewhile(lambda token: token != end, self.new))
         said = tokenizer.decode(self.new)
         stops = [said.index(stop) for stop in self.wish.until if stop and stop in said]
         if stops or ended or len(self.new) >= self.wish.most:

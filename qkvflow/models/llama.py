@@ -28,7 +28,7 @@ from qkvflow.models.foreign import check_tensors, field_problems, ratio_of, read
 from qkvflow.models.named import StandardLM
 from qkvflow.models.paths import Arrays, arrays_of, with_arrays
 
-_ACTIVATIONS = {
+_ACTIVATIONS: dict[str, Any] = {
     "silu": "silu",
     "swish": "silu",
     "gelu_new": "gelu",
@@ -105,7 +105,7 @@ def _config(fields: dict[str, Any], path: Path) -> Gpt2Config:
             vocab_size=fields["vocab_size"],
             max_position_embeddings=fields["max_position_embeddings"],
             use_bias=fields["attention_bias"] or fields["mlp_bias"],
-            activation_function=_ACTIVATIONS[fields["hidden_act"]],  # type: ignore[arg-type]
+            activation_function=_ACTIVATIONS[fields["hidden_act"]],
             attn_pdrop=float(fields["attention_dropout"]),
             mlp_ratio=ratio_of(fields["intermediate_size"], width),
             tie_embeddings=fields["tie_word_embeddings"],
