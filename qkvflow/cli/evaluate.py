@@ -163,8 +163,12 @@ def option_problems(options: Options) -> list[str]:
     given = {"shots": options.shots, "examples": options.examples, "task_folder": options.task_folder}
     if options.tasks is None:
         problems += [f"{name}: it is of tasks; name --tasks." for name, of in given.items() if of]
-    elif options.data is not None or options.depths or options.ngrams or options.tokens:
-        problems.append("tasks: leave --data, --depths, --ngrams and --tokens out; they are of a text.")
+    elif options.data is not None or any(
+        (options.depths, options.stop_early, options.ngrams, options.tokens)
+    ):
+        problems.append(
+            "tasks: leave out --data, --depths, --stop-early, --ngrams, --tokens; they are of a text."
+        )
     return problems
 
 

@@ -163,6 +163,7 @@ def test_examples_before_a_question_are_read(folder, checkpoint):
             "there is no task 'markov_chioce'. Did you mean 'markov_choice'?",
         ),
         (["--tasks", "markov_text", "--data", "embedded"], "they are of a text"),
+        (["--tasks", "markov_text", "--stop-early", "0.1"], "they are of a text"),
         (["--shots", "3"], "shots: it is of tasks; name --tasks"),
         (["--tasks", "markov_text", "--checkpoint", "none"], "none is not there"),
         (["--tasks", "markov_text", "--depth", "0"], "depth is 0; expected a whole number of layers"),
