@@ -38,6 +38,8 @@ class Job:
     test: bool = False
     depths: tuple[int, ...] = ()
     """Depths at which the trained model is judged, beside its own."""
+    depth_tokens: int | None = None
+    """Tokens of the valid split that it is judged on there; None: all."""
     keep_gates: bool = False
     problem: str | None = None
     """Why it cannot be run."""
@@ -178,11 +180,21 @@ def _rates(plan: Plan, arm: str) -> Sequence[float]:
 
 def sweep_jobs(plan: Plan, out: Path) -> list[Job]:
     """Every arm with every learning rate, for a few steps, on a seed that is not used again."""
+    return _jobs_at(plan, out, {arm: _rates(plan, arm) for arm in plan.names if plan.sweep})
+
+
+def wider_jobs(plan: Plan, out: Path, choices: Choices) -> list[Job]:
+    """Of every arm whose best learning rate lies at an end of its sweep, the one beyond that."""
+    beyond = {arm: choice.beyond for arm, choice in choices.items()}
+    return _jobs_at(plan, out, {arm: [rate] for arm, rate in beyond.items() if rate is not None})
+
+
+def _jobs_at(plan: Plan, out: Path, rates: Mapping[str, Sequence[float]]) -> list[Job]:
     if plan.sweep is None:
         return []
     texts, jobs = Texts(), []
     for (arm, _), run in planned_runs(plan, out, [plan.sweep.seed], texts).items():
-        for rate in _rates(plan, arm):
+        for rate in rates.get(arm, ()):
             tried = with_learning_rate(_sweep_run(run, plan.sweep), rate)
             jobs.append(Job(arm, tried, out, f"sweep/{arm}/{rate_name(rate)}", texts.digest(run)))
     return jobs
@@ -211,5 +223,6 @@ def run_jobs(plan: Plan, out: Path, choices: Choices) -> list[Job]:
                 problem = None if rate else "It has no learning rate: every run of its sweep failed."
             job = Job(arm, run, out, f"runs/{arm}/seed-{seed}", texts.digest(run))
             job = dataclasses.replace(job, test=plan.test, depths=plan.depths)
+            job = dataclasses.replace(job, depth_tokens=plan.depth_tokens)
             jobs.append(dataclasses.replace(job, keep_gates=True, problem=problem))
     return jobs

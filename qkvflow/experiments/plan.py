@@ -29,7 +29,7 @@ import dataclasses
 import itertools
 import math
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -58,6 +58,7 @@ PLANS = Path(__file__).parent / "plans"
 Match = Literal["steps", "parameters", "flops"]
 """What arms can have in common with the reference."""
 Pair = tuple[str, str]
+"""Names of two arms; ARM@DEPTH is an arm at one of the depths that the plan names."""
 """Two arms."""
 LONGEST_NAME = 100
 """Characters of an arm's name."""
@@ -78,6 +79,8 @@ class Sweep(Config):
     """Training steps of each run of the sweep."""
     seed: NotNegativeInt = 1000
     """Seed of the sweep; none of the seeds of the runs."""
+    widen: NotNegativeInt = 0
+    """Learning rates to try beyond an end of the range, one by one, while the best lies there."""
 
     def problems(self) -> list[str]:
         """Rates that are no range."""
@@ -189,11 +192,14 @@ class Plan(Config):
     test: bool = False
     """Whether the test split is opened, once, when a run has ended."""
     contrasts: tuple[Pair, ...] | None = None
-    """Pairs of arms that the plan is about, for which tests are corrected; None: all pairs."""
+    """Pairs of arms that the plan is about, for which tests are corrected; None: all pairs. ARM@DEPTH
+    is an arm at one of the plan's depths."""
     plugins: tuple[str, ...] = ()
     """Python files that register what the runs name."""
     depths: tuple[Depth, ...] = ()
     """Depths in layers at which every trained model is judged, beside its own."""
+    depth_tokens: Count | None = None
+    """Tokens of the valid split that models are judged on at the depths; None: all."""
     trial: bool = False
     """Whether it only tries whether all works (`trial_of`): nothing can be concluded from it."""
 
@@ -209,7 +215,7 @@ class Plan(Config):
             problems += [f"{arm.name}: {problem}" for problem in _matching_problems(arm, arms)]
             if arm.learning_rates and self.sweep is None:
                 problems.append(f"{arm.name}: learning_rates are of a sweep, and the plan has none.")
-        return problems + _contrast_problems(self.contrasts or (), arms)
+        return problems + _contrast_problems(self.contrasts or (), arms, self.depths)
 
     @staticmethod
     def of(fields: Mapping[str, Any]) -> "Plan":
@@ -249,7 +255,7 @@ class Plan(Config):
     def fields(self) -> dict[str, Any]:
         """The plain tables that `Plan.of` makes this plan of."""
         fields = to_dict(self)
-        for name in ("contrasts", "depths", "trial"):
+        for name in ("contrasts", "depths", "depth_tokens", "trial"):
             if not getattr(self, name):
                 del fields[name]
         return {**fields, "arms": {arm.name: dict(arm.changes) for arm in self.arms}}
@@ -265,6 +271,10 @@ class Plan(Config):
         arms = sorted(self.arms, key=lambda arm: arm.name != self.reference)
         pairs = itertools.combinations(arms, 2)
         return [(first.name, second.name) for first, second in pairs if first.text == second.text]
+
+    def contrasts_between(self, arms: Collection[str]) -> list[Pair]:
+        """The contrasts of which both arms are among these."""
+        return [pair for pair in self.contrasts or () if all(arm_of(name) in arms for name in pair)]
 
     def arm(self, name: str) -> Arm:
         """The arm of that name."""
@@ -324,7 +334,7 @@ class Plan(Config):
         if self.reference not in tables:
             fields["reference"] = first
         if self.contrasts is not None:
-            fields["contrasts"] = [list(pair) for pair in self.contrasts if {*pair} <= tables.keys()]
+            fields["contrasts"] = [list(pair) for pair in self.contrasts_between(tables)]
         return Plan.of(fields)
 
 
@@ -369,17 +379,45 @@ def _matching_problems(arm: Arm, arms: Mapping[str, Arm]) -> Iterator[str]:
             yield f"{what} is {other!r}, which has a start; name an arm with fresh weights."
 
 
-def _contrast_problems(contrasts: Sequence[Pair], arms: Mapping[str, Arm]) -> list[str]:
+def arm_of(name: str) -> str:
+    """The arm that one side of a contrast is.
+
+    Example:
+        >>> arm_of("elastic"), arm_of("elastic@8")
+        ('elastic', 'elastic')
+    """
+    return name.partition("@")[0]
+
+
+def at_depth_name(arm: str, depth: int) -> str:
+    """An arm at a depth, as contrasts name it."""
+    return f"{arm}@{depth}"
+
+
+def _contrast_problems(
+    contrasts: Sequence[Pair], arms: Mapping[str, Arm], depths: Sequence[int]
+) -> list[str]:
     problems = []
     for pair in contrasts:
-        unknown = [name for name in pair if name not in arms]
-        problems += [f"contrasts: there is no arm {n!r}. {nearest(n, arms)}" for n in unknown]
-        if not unknown and arms[pair[0]].text != arms[pair[1]].text:
+        found = [arms.get(arm_of(name)) for name in pair]
+        problems += [_unknown_side(name, arms, depths) for name in pair]
+        if None not in found and found[0].text != found[1].text:
             problems.append(f"contrasts: {' and '.join(pair)} read different texts.")
     pairs = {frozenset(pair) for pair in contrasts}
     if len(pairs) < len(contrasts) or any(len(pair) < 2 for pair in pairs):
         problems.append("contrasts: expected different pairs of different arms.")
-    return problems
+    return [problem for problem in problems if problem]
+
+
+def _unknown_side(name: str, arms: Mapping[str, Arm], depths: Sequence[int]) -> str:
+    """Why one side of a contrast is nothing that runs are judged by; empty where it is."""
+    arm = arm_of(name)
+    if arm not in arms:
+        return f"contrasts: there is no arm {arm!r}. {nearest(arm, arms)}"
+    if name not in (arm, *(at_depth_name(arm, depth) for depth in depths)):
+        known = ", ".join(map(str, depths)) or "none"
+        return f"contrasts: {name} is an arm at a depth, and the plan's depths are: {known}."
+    return ""
 
 
 def _read_arms(base: Any, tables: Any, plugins: Any, problems: list[str]) -> tuple[Arm, ...]:

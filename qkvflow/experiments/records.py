@@ -77,7 +77,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class AtDepth:
-    """A trained model with another number of layers, on the whole valid split."""
+    """A trained model with another number of layers, on as much of the valid split as the plan says."""
 
     depth: int
     loss: float
@@ -277,6 +277,15 @@ class Choice:
         known = [(loss, rate) for rate, loss in ordered if loss is not None]
         best = min(known)[1] if known else None
         return Choice(best, best is not None and ordered[0][0] < best < ordered[-1][0], ordered)
+
+    @property
+    def beyond(self) -> float | None:
+        """The next learning rate at the end where the best lies, as far from it as its neighbour is."""
+        if self.inside or self.learning_rate is None or len(self.sweep) < 2:
+            return None
+        at_start = self.learning_rate == self.sweep[0][0]
+        neighbour = self.sweep[1 if at_start else -2][0]
+        return float(f"{self.learning_rate**2 / neighbour:.6g}")
 
 
 Choices = Mapping[str, Choice]

@@ -34,7 +34,7 @@ def experiment_page(title: str, experiment: Experiment, pictures: Mapping[str, P
     page += _pictures(pictures, "statistical_performance", "learning_curves")
     over_depth = losses_over_depth(records)
     if over_depth:
-        page += [tables.over_depth(over_depth), *_pictures(pictures, "depth_curves")]
+        page += [tables.over_depth(over_depth, plan.depth_tokens), *_pictures(pictures, "depth_curves")]
     if baselines and experiment.summary:
         page.append(tables.passed(records, baselines))
     if experiment.tests:

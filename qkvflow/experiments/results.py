@@ -150,7 +150,7 @@ def _common_contrasts(of: Plan, other: Plan) -> set[Pair] | None:
     """Those of a plan between arms that another one has, too; arms may be added with theirs."""
     if of.contrasts is None:
         return None
-    return {pair for pair in of.contrasts if {*pair} <= {*other.names}}
+    return {*of.contrasts_between(other.names)}
 
 
 def _is_same(there: Arm, here: Arm) -> bool:

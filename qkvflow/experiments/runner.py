@@ -19,7 +19,15 @@ from pathlib import Path
 
 from qkvflow.data import TokenDataset, TokenSplit
 from qkvflow.experiments.gates import save_gates
-from qkvflow.experiments.jobs import Job, Texts, check_rates, planned_runs, run_jobs, sweep_jobs
+from qkvflow.experiments.jobs import (
+    Job,
+    Texts,
+    check_rates,
+    planned_runs,
+    run_jobs,
+    sweep_jobs,
+    wider_jobs,
+)
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.recording import costs_of, failed_record, finished_record
 from qkvflow.experiments.records import (
@@ -193,12 +201,12 @@ def _finish(job: Job, sinks: Sequence[Sink], began: str) -> Record:
 
 
 def judged_at_depths(model: LanguageModel, split: TokenSplit, job: Job) -> tuple[AtDepth, ...]:
-    """A trained model at the depths of a job, on a whole split."""
+    """A trained model at the depths of a job, on as much of a split as that says."""
     length, size = job.run.length, job.run.batch_size // job.run.accumulate
     found = []
     for depth in job.depths:
         other = unroll(model, depth)
-        seen = evaluate(other, split, length=length, batch_size=size)
+        seen = evaluate(other, split, length=length, batch_size=size, tokens=job.depth_tokens)
         flops = forward_flops(other, 1, length) / length
         found.append(AtDepth(depth, seen.loss, seen.bits_per_byte, flops))
     return tuple(found)
@@ -228,10 +236,24 @@ def tune(
     made = read_choices(out)
     jobs = [job for job in sweep_jobs(plan, out) if job.arm not in _standing(made)]
     if jobs:
+        made = _keep_choices(out, _swept(plan, out, jobs, watcher, reuse))
+    return {arm.name: made[arm.name] for arm in plan.arms}
+
+
+def _swept(
+    plan: Plan, out: Path, jobs: Sequence[Job], watcher: Watcher, reuse: Sequence[Path]
+) -> dict[str, Choice]:
+    """The best learning rates, with one more tried beyond an end that is best, as often as planned."""
+    assert plan.sweep is not None
+    records: list[Record] = []
+    for _ in range(1 + plan.sweep.widen):
         take_over(jobs, reuse)
         watcher.stage("sweep", len(jobs))
-        made = _keep_choices(out, chosen(carry_out(jobs, watcher)))
-    return {arm.name: made[arm.name] for arm in plan.arms}
+        records += carry_out(jobs, watcher)
+        jobs = wider_jobs(plan, out, chosen(records))
+        if not jobs:
+            break
+    return chosen(records)
 
 
 def _standing(made: Choices) -> dict[str, Choice]:

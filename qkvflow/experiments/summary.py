@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qkvflow import statistics
-from qkvflow.experiments.plan import Pair, Plan
+from qkvflow.experiments.plan import Pair, Plan, at_depth_name
 from qkvflow.experiments.records import Costs, Failed, Finished, Json, Point, Record, by_arm, finished
 from qkvflow.statistics import Interval, Sample, summarise
 
@@ -208,12 +208,14 @@ def finite(value: float) -> float | None:
 
 
 def losses_by_arm(records: Sequence[Record], split: str = "valid") -> dict[str, dict[int, float]]:
-    """The loss of every finished run on a split, by arm and seed."""
+    """The loss of every finished run on a split, by arm and seed; on valid by ARM@DEPTH, too."""
     found: dict[str, dict[int, float]] = {}
     for run in finished(records):
         seen = run.valid if split == "valid" else run.test
         if seen is not None:
             found.setdefault(run.arm, {})[run.seed] = seen.loss
+        for each in run.depths if split == "valid" else ():
+            found.setdefault(at_depth_name(run.arm, each.depth), {})[run.seed] = each.loss
     return found
 
 
@@ -288,15 +290,16 @@ def _over_family(
 
 
 def losses_over_depth(records: Sequence[Record]) -> dict[str, dict[int, Sample]]:
-    """The valid loss of every arm at every depth that its runs were judged at, its own among them."""
+    """The valid loss of every arm at every depth that its runs were judged at, and at its own."""
     found: dict[str, dict[int, Sample]] = {}
     for arm, runs in by_arm(records).items():
         if not any(run.depths for run in runs):
             continue
         own = runs[0].run["architecture"]["num_layers"]
-        losses: dict[int, list[float]] = {own: [run.valid.loss for run in runs]}
-        for each in (each for run in runs for each in run.depths if each.depth != own):
+        losses: dict[int, list[float]] = {}
+        for each in (each for run in runs for each in run.depths):
             losses.setdefault(each.depth, []).append(each.loss)
+        losses.setdefault(own, [run.valid.loss for run in runs])
         found[arm] = {depth: summarise(losses[depth]) for depth in sorted(losses)}
     return found
 

@@ -56,13 +56,14 @@ def losses(summary: _Summaries, baselines: Mapping[str, float], length: int | No
     return Table(heads, tuple(rows), "Loss", note)
 
 
-def over_depth(found: Mapping[str, Mapping[int, Sample]]) -> Table:
-    """The loss of every model at every depth that it was judged at."""
+def over_depth(found: Mapping[str, Mapping[int, Sample]], tokens: int | None = None) -> Table:
+    """The loss of every model at every depth that it was judged at, on so many tokens (None: all)."""
     depths = sorted({depth for of in found.values() for depth in of})
     rows = tuple(
         (arm, *(mean_and_half(of.get(depth)) for depth in depths)) for arm, of in found.items()
     )
-    note = f"Nats per token on the whole valid split, with so many layers, {_OVER_SEEDS}."
+    where = "the whole valid split" if tokens is None else f"{tokens:,} tokens of the valid split"
+    note = f"Nats per token on {where}, with so many layers, {_OVER_SEEDS}."
     return Table(("model", *map(str, depths)), rows, "Loss over depth", note)
 
 

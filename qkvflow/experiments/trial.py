@@ -22,4 +22,5 @@ def trial_of(plan: Plan) -> Plan:
     }
     base = {**plan.base, **short, "eval_tokens": TOKENS}
     changes = {"base": base, "arms": arms, "seeds": list(plan.seeds[:2]), "sweep": None}
+    changes["depth_tokens"] = TOKENS if plan.depths else None
     return Plan.of({**plan.fields, **changes, "test": False, "trial": True}).checked()

@@ -220,6 +220,13 @@ def test_some_of_the_arms_and_some_seeds():
         ({"contrasts": [["gated", "shared"]]}, "contrasts: there is no arm 'shared'"),
         ({"contrasts": [["gated", "gated"]]}, "different pairs of different arms"),
         (
+            {"contrasts": [["gated@2", "shared@2"]], "depths": [2]},
+            "contrasts: there is no arm 'shared'",
+        ),
+        ({"contrasts": [["gated@3", "gated"]], "depths": [2]}, "gated@3 is an arm at a depth, .*: 2."),
+        ({"contrasts": [["gated@2", "gated"]]}, "gated@2 is an arm at a depth, .*: none."),
+        ({"depth_tokens": 0}, "depth_tokens is 0"),
+        (
             {"contrasts": [["gated", "standard"], ["standard", "gated"]]},
             "different pairs of different arms",
         ),

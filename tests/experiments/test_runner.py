@@ -19,7 +19,14 @@ from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Choice, Failed, Finished, chosen, finished, record_to_json
 from qkvflow.experiments.report import write_report
 from qkvflow.experiments.results import read_choices, read_experiment, write_results
-from qkvflow.experiments.runner import StoppedError, Watcher, complete, prepare, tune
+from qkvflow.experiments.runner import (
+    StoppedError,
+    Watcher,
+    complete,
+    judged_at_depths,
+    prepare,
+    tune,
+)
 from qkvflow.experiments.slurm import submit
 from qkvflow.experiments.summary import losses_over_depth
 from qkvflow.models import unroll
@@ -52,6 +59,11 @@ def test_a_trained_model_is_judged_at_the_depths_of_the_plan(done):
     assert over.keys() == {"standard", "gated"} and [*over["gated"]] == [1, 2]
     deeper = Plan.of({**plan.fields, "depths": [1, 2, 3]})
     assert not any(job.is_finished for job in run_jobs(deeper, out, {}))
+    part = Plan.of({**plan.fields, "depth_tokens": 64})
+    (job,) = [job for job in run_jobs(part, out, {}) if job.out == final.parent]
+    (at_one, _) = judged_at_depths(load_model(final), split, job)
+    assert at_one.loss == evaluate(model, split, length=16, batch_size=4, tokens=64).loss
+    assert at_one.loss != run.depths[0].loss
 
 
 def test_a_finished_run_is_never_run_again(done):
@@ -229,6 +241,37 @@ def test_the_sweep_chooses_on_a_seed_of_its_own(text, tmp_path):
     runs = run_jobs(plan, tmp_path, tuned)
     assert {job.run.optimizer.learning_rate for job in runs} == {1e-2}
     assert {job.run.seed for job in runs} == {0, 1}
+
+
+def test_a_sweep_goes_on_beyond_an_end_that_is_best(text, tmp_path):
+    """As often as the plan says, whichever process does it, and not where the best lies inside."""
+    sweep = {"learning_rates": [1e-6, 1e-5], "steps": 4, "widen": 2}
+    fields = tiny_fields(text, sweep=sweep)
+    fields["arms"]["gated"]["learning_rates"] = [1e-5, 1e-2, 1e9]
+    fields["base"] |= {"optimizer": {"clip": 0.0}, "eval_tokens": 64}
+    plan = Plan.of(fields)
+    tuned = tune(plan, tmp_path)
+    assert [rate for rate, _ in tuned["standard"].sweep] == [1e-6, 1e-5, 1e-4, 1e-3]
+    assert tuned["standard"].learning_rate == 1e-3
+    assert not tuned["standard"].inside
+    assert [rate for rate, _ in tuned["gated"].sweep] == [1e-5, 1e-2, 1e9]
+    (tmp_path / "tuned.json").unlink()
+    assert tune(plan, tmp_path) == tuned
+
+
+@pytest.mark.parametrize(
+    ("losses", "beyond"),
+    [
+        ({1e-3: 3.0, 2e-3: 2.0, 4e-3: 2.5}, None),
+        ({1e-3: 3.0, 2e-3: 2.5, 3e-3: 2.0}, 4.5e-3),
+        ({1e-3: 2.0, 4e-3: 2.5}, 2.5e-4),
+        ({1e-3: 3.0, 2e-3: 2.5, 4e-3: None}, None),
+        ({1e-3: None, 2e-3: None}, None),
+        ({1e-3: 2.0}, None),
+    ],
+)
+def test_beyond_a_best_rate_at_an_end_is_one_as_far_as_its_neighbour(losses, beyond):
+    assert Choice.of(losses.items()).beyond == beyond
 
 
 def test_a_choice_stands_and_an_arm_without_one_is_not_run(text, tmp_path):

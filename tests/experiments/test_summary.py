@@ -8,6 +8,7 @@ import pytest
 
 from qkvflow import statistics
 from qkvflow.experiments.plan import Plan
+from qkvflow.experiments.records import AtDepth
 from qkvflow.experiments.summary import (
     exploratory_tests,
     losses_by_arm,
@@ -116,6 +117,20 @@ def test_a_family_is_corrected_as_a_whole(plan, records):
     equal = statistics.holm({t["model1"] + t["model2"]: t["p_value_equivalence"] for t in tests})
     assert [test["p_value_equivalence_holm"] for test in tests] == [p for p, _ in equal.values()]
     assert min(p for p, _ in equal.values()) > min(t["p_value_equivalence"] for t in tests)
+
+
+def test_a_contrast_may_be_of_models_at_other_depths(records):
+    """Seed by seed, on the valid split only; a plan with fewer arms keeps what is between them."""
+    records = [replace(run, depths=(AtDepth(1, run.valid.loss + 0.5, 3.0, 1e5),)) for run in records]
+    contrasts = [["gated@1", "standard@1"], ["gated@1", "gated"], ["gated", "standard@1"]]
+    plan = Plan.of(tiny_fields("x", seeds=5, depths=[1], contrasts=contrasts))
+    same, deeper, other = significance_tests(plan, records)
+    assert np.allclose(same.differences, np.subtract(GATED, STANDARD))
+    assert np.allclose(deeper.differences, 0.5)
+    assert np.allclose(other.differences, np.subtract(GATED, STANDARD) - 0.5)
+    assert {test.family for test in (same, deeper, other)} == {3}
+    assert significance_tests(plan, records, "test") == []
+    assert plan.with_arms(["gated"]).contrasts == (("gated@1", "gated"),)
 
 
 def test_one_seed_has_a_mean_and_no_interval(records):
