@@ -7,12 +7,14 @@ same tokens of its valid split. They are processes of their own that take turns 
 until the loss is at most the goal counts, with making the model and compiling, without evaluations.
 
 The peer gets its best learning rate and length of run (over which the rate decays): all are tried
-first, a try ending when it cannot beat the best one so far (`--rate`, `--steps`: known ones). Ours has
-the recipe of `qkvflow train`, and one length of run.
+first, a try ending when it cannot beat the best one so far. Tries count steps, not seconds, so that
+other work does not disturb them: `--sweep` does no more, keeps them in the file, and the race takes
+them from there (`--rate`, `--steps`: known ones). Ours has the recipe of `qkvflow train`, and one
+length of run.
 """
 
 import argparse
-import json
+import itertools
 import multiprocessing
 import time
 import traceback
@@ -27,6 +29,7 @@ from benchmarks.speed.ours import Shape
 from qkvflow.config import RunConfig, read_recipe
 from qkvflow.config.yaml_files import merged
 from qkvflow.data import batch_at, eval_windows
+from qkvflow.files import read_json, write_json
 from qkvflow.memory import keep_freed_memory
 from qkvflow.provenance import machine
 from qkvflow.train import evaluate
@@ -227,16 +230,29 @@ def steps_needed(kind, steps, rate, fewer_than):
         racer.close()
 
 
-def sweep():
-    """The steps that the peer needs at every learning rate and length of run; the best of them."""
-    tries, best = [], (max(LENGTHS) + 1, max(LENGTHS), RATES[0])
-    for length in LENGTHS:
-        for rate in RATES:
-            needed = steps_needed("torch", length, rate, best[0])
+def kept_tries(path):
+    """The tries of a sweep for the same goal that a file has."""
+    record = read_json(path) if path.is_file() else {}
+    return record["sweep"] if record.get("goal") == GOAL else []
+
+
+def best_of(tries):
+    """Steps needed, length of run and learning rate of the best try."""
+    there = [(of["needed"], of["steps"], of["rate"]) for of in tries if of["needed"] is not None]
+    return min(there, default=(max(LENGTHS) + 1, max(LENGTHS), RATES[0]))
+
+
+def sweep(path):
+    """The steps that the peer needs at every learning rate and length of run, kept in a file."""
+    tries = kept_tries(path)
+    known = {(of["steps"], of["rate"]) for of in tries}
+    for length, rate in itertools.product(LENGTHS, RATES):
+        if (length, rate) not in known:
+            needed = steps_needed("torch", length, rate, best_of(tries)[0])
             print(f"torch, rate {rate:g}, {length} steps: {needed or 'not sooner'}", flush=True)
             tries.append({"steps": length, "rate": rate, "needed": needed})
-            best = best if needed is None else (needed, length, rate)
-    return tries, best[1], best[2]
+            write_json(path, {"goal": GOAL, "sweep": tries})
+    return tries
 
 
 def entries(steps, rate):
@@ -270,10 +286,14 @@ def main(arguments=None, out=RESULTS):
     parser.add_argument(
         "--steps", type=int, default=LENGTHS[0], help="length of the peer's run, with --rate"
     )
+    parser.add_argument("--sweep", action="store_true", help="the sweep alone, beside other work")
     options = parser.parse_args(arguments)
-    tries, steps, rate = [], options.steps, options.rate
+    path, tries, steps, rate = out / "time_to_loss.json", [], options.steps, options.rate
     if rate is None and peers_are_installed():
-        tries, steps, rate = sweep()
+        tries = sweep(path)
+        _, steps, rate = best_of(tries)
+    if options.sweep:
+        return
     records = race(entries(steps, rate))
     found = finding(records)
     for name, of in records.items():
@@ -289,7 +309,7 @@ def main(arguments=None, out=RESULTS):
         "jax": jax.__version__,
         "measured": measured(),
     }
-    (out / "time_to_loss.json").write_text(json.dumps(record, indent=1) + "\n")
+    write_json(path, record)
 
 
 if __name__ == "__main__":

@@ -201,13 +201,30 @@ class Known(Alone):
         self.curve.append((10 * turns, float(turns), 2.5 - FALLS[self.rate] * turns))
 
 
-def test_a_peer_gets_the_rate_that_is_there_first_and_a_try_ends_when_it_is_too_late(monkeypatch):
+def test_a_peer_gets_the_rate_that_is_there_first_and_a_try_ends_when_it_is_too_late(
+    monkeypatch, tmp_path
+):
     monkeypatch.setattr(time_to_loss, "Racer", Known)
     monkeypatch.setattr(time_to_loss, "RATES", tuple(FALLS))
     monkeypatch.setattr(time_to_loss, "LENGTHS", (60, 200))
-    tries, steps, rate = time_to_loss.sweep()
+    path = tmp_path / "time_to_loss.json"
+    tries = time_to_loss.sweep(path)
     assert [of["needed"] for of in tries] == [None, 40, None, None, None, None]
-    assert (steps, rate) == (60, 2e-3)
+    assert time_to_loss.best_of(tries) == (40, 60, 2e-3)
+    monkeypatch.setattr(time_to_loss, "Racer", None)  # what is kept is not tried again
+    assert time_to_loss.sweep(path) == tries
+    monkeypatch.setattr(time_to_loss, "GOAL", 1.0)
+    assert time_to_loss.kept_tries(path) == []
+
+
+@pytest.mark.usefixtures("_here")
+def test_the_sweep_of_the_peer_is_had_without_the_race(monkeypatch, tmp_path):
+    monkeypatch.setattr(time_to_loss, "peers_are_installed", lambda: True)
+    monkeypatch.setattr(time_to_loss, "Racer", Known)
+    monkeypatch.setattr(time_to_loss, "RATES", tuple(FALLS))
+    monkeypatch.setattr(time_to_loss, "race", None)
+    time_to_loss.main(["--sweep"], tmp_path)
+    assert time_to_loss.kept_tries(tmp_path / "time_to_loss.json")
 
 
 def test_of_learners_that_take_turns_the_time_to_the_goal_is_compared(monkeypatch):
