@@ -179,7 +179,7 @@ def _rates(plan: Plan, arm: str) -> Sequence[float]:
 
 
 def sweep_jobs(plan: Plan, out: Path) -> list[Job]:
-    """Every arm with every learning rate, for a few steps, on a seed that is not used again."""
+    """Every arm with every learning rate, for a few steps, on seeds that are not used again."""
     return _jobs_at(plan, out, {arm: _rates(plan, arm) for arm in plan.names if plan.sweep})
 
 
@@ -193,10 +193,11 @@ def _jobs_at(plan: Plan, out: Path, rates: Mapping[str, Sequence[float]]) -> lis
     if plan.sweep is None:
         return []
     texts, jobs = Texts(), []
-    for (arm, _), run in planned_runs(plan, out, [plan.sweep.seed], texts).items():
+    for (arm, seed), run in planned_runs(plan, out, plan.sweep.seeds, texts).items():
         for rate in rates.get(arm, ()):
             tried = with_learning_rate(_sweep_run(run, plan.sweep), rate)
-            jobs.append(Job(arm, tried, out, f"sweep/{arm}/{rate_name(rate)}", texts.digest(run)))
+            name = rate_name(rate) if seed == plan.sweep.seed else f"{rate_name(rate)}-seed-{seed}"
+            jobs.append(Job(arm, tried, out, f"sweep/{arm}/{name}", texts.digest(run)))
     return jobs
 
 
@@ -206,7 +207,7 @@ def _sweep_run(run: RunConfig, sweep: Sweep) -> RunConfig:
     Rates are told apart by the part of the valid split that curves are of: evaluating all of it takes
     a good part of so short a run.
     """
-    return dataclasses.replace(run, steps=sweep.steps, seed=sweep.seed, final_tokens=run.eval_tokens)
+    return dataclasses.replace(run, steps=sweep.steps, final_tokens=run.eval_tokens)
 
 
 def run_jobs(plan: Plan, out: Path, choices: Choices) -> list[Job]:

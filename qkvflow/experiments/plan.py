@@ -78,9 +78,16 @@ class Sweep(Config):
     steps: Count = 300
     """Training steps of each run of the sweep."""
     seed: NotNegativeInt = 1000
-    """Seed of the sweep; none of the seeds of the runs."""
+    """First seed of the sweep; none of the seeds of the runs."""
+    num_seeds: Count = 1
+    """Seeds from `seed` on; a learning rate is judged by its mean loss over them."""
     widen: NotNegativeInt = 0
     """Learning rates to try beyond an end of the range, one by one, while the best lies there."""
+
+    @property
+    def seeds(self) -> range:
+        """All seeds of the sweep."""
+        return range(self.seed, self.seed + self.num_seeds)
 
     def problems(self) -> list[str]:
         """Rates that are no range."""
@@ -209,8 +216,8 @@ class Plan(Config):
         problems = []
         if arms and self.reference not in arms:
             problems.append(f"reference is {self.reference!r}. {nearest(self.reference, arms)}")
-        if self.sweep is not None and self.sweep.seed in self.seeds:
-            problems.append(f"sweep: seed {self.sweep.seed} is one of the runs' seeds; take another.")
+        for seed in {*self.seeds} & {*(self.sweep.seeds if self.sweep else ())}:
+            problems.append(f"sweep: seed {seed} is one of the runs' seeds; take another.")
         for arm in self.arms:
             problems += [f"{arm.name}: {problem}" for problem in _matching_problems(arm, arms)]
             if arm.learning_rates and self.sweep is None:

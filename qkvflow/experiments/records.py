@@ -293,12 +293,23 @@ Choices = Mapping[str, Choice]
 
 
 def chosen(records: Sequence[Record]) -> dict[str, Choice]:
-    """The best learning rate of each arm of which these are the runs of the sweep."""
-    sweeps: dict[str, list[tuple[float, float | None]]] = {}
+    """The best learning rate of each arm of which these are the runs of the sweep.
+
+    A rate has the mean loss of its seeds; one at which a run failed has none.
+    """
+    sweeps: dict[str, dict[float, list[float | None]]] = {}
     for record in records:
         loss = record.valid.loss if isinstance(record, Finished) else None
-        sweeps.setdefault(record.arm, []).append((record.learning_rate, loss))
-    return {arm: Choice.of(sweep) for arm, sweep in sweeps.items()}
+        sweeps.setdefault(record.arm, {}).setdefault(record.learning_rate, []).append(loss)
+    return {
+        arm: Choice.of((rate, _mean(losses)) for rate, losses in sweep.items())
+        for arm, sweep in sweeps.items()
+    }
+
+
+def _mean(losses: Sequence[float | None]) -> float | None:
+    known = [loss for loss in losses if loss is not None]
+    return sum(known) / len(known) if len(known) == len(losses) else None
 
 
 def choices_to_json(choices: Choices) -> Json:

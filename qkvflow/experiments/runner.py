@@ -93,7 +93,7 @@ def prepare(
     for other in reuse:
         recorded_plan(other)
     texts = Texts()
-    seeds = [*plan.seeds, *([plan.sweep.seed] if plan.sweep else [])]
+    seeds = [*plan.seeds, *(plan.sweep.seeds if plan.sweep else ())]
     runs = planned_runs(plan.checked(), out, seeds, texts)
     check_rates(plan, runs)
     for run in runs.values():

@@ -209,6 +209,7 @@ def test_some_of_the_arms_and_some_seeds():
         ({"test": "yes"}, "test is 'yes'"),
         ({"sweep": {"learning_rates": [1e-3, 1e-3]}}, "at least two, rising"),
         ({"sweep": {"seed": 1}}, "seed 1 is one of the runs' seeds"),
+        ({"sweep": {"seed": 3, "num_seeds": 3}, "seeds": [5]}, "seed 5 is one of the runs' seeds"),
         ({"sweep": 3}, "sweep is 3"),
         ({"depths": [2, 0]}, "expected different numbers of layers"),
         ({"depths": [2, 2]}, "expected different numbers of layers"),

@@ -244,17 +244,23 @@ def test_the_sweep_chooses_on_a_seed_of_its_own(text, tmp_path):
 
 
 def test_a_sweep_goes_on_beyond_an_end_that_is_best(text, tmp_path):
-    """As often as the plan says, whichever process does it, and not where the best lies inside."""
-    sweep = {"learning_rates": [1e-6, 1e-5], "steps": 4, "widen": 2}
-    fields = tiny_fields(text, sweep=sweep)
-    fields["arms"]["gated"]["learning_rates"] = [1e-5, 1e-2, 1e9]
+    """As often as the plan says, whichever process does it, on all its seeds."""
+    sweep = {"learning_rates": [1e-6, 1e-5], "steps": 4, "widen": 2, "num_seeds": 2}
+    arms = {"standard": {"model": "standard"}}
+    fields = tiny_fields(text, arms=arms, sweep=sweep)
     fields["base"] |= {"optimizer": {"clip": 0.0}, "eval_tokens": 64}
     plan = Plan.of(fields)
     tuned = tune(plan, tmp_path)
     assert [rate for rate, _ in tuned["standard"].sweep] == [1e-6, 1e-5, 1e-4, 1e-3]
     assert tuned["standard"].learning_rate == 1e-3
     assert not tuned["standard"].inside
-    assert [rate for rate, _ in tuned["gated"].sweep] == [1e-5, 1e-2, 1e9]
+    records = [
+        json.loads((tmp_path / f"sweep/standard/{name}.json").read_text())
+        for name in ("lr-0.001", "lr-0.001-seed-1001")
+    ]
+    assert [record["seed"] for record in records] == [1000, 1001]
+    losses = [record["valid"]["loss"] for record in records]
+    assert tuned["standard"].sweep[-1] == (1e-3, sum(losses) / 2)
     (tmp_path / "tuned.json").unlink()
     assert tune(plan, tmp_path) == tuned
 
@@ -318,6 +324,11 @@ def test_a_choice_at_an_end_is_said_to_be_at_an_end():
     sweep = {1e-3: 3.0, 2e-3: 2.0, 4e-3: 2.5}
     records = [made_up_record("a", 0, loss, rate=rate) for rate, loss in sweep.items()]
     assert chosen(records)["a"] == Choice(2e-3, True, tuple(sweep.items()))
+    again = [made_up_record("a", 1, loss + 0.5, rate=rate) for rate, loss in sweep.items()]
+    failed = dataclasses.replace(made_up_failure("a", 2), run=again[0].run)
+    mean_of = {rate: loss + 0.25 for rate, loss in sweep.items()}
+    assert chosen([*records, *again])["a"] == Choice(2e-3, True, tuple(mean_of.items()))
+    assert chosen([*records, failed])["a"].sweep[0] == (1e-3, None)
     assert not chosen(records[1:])["a"].inside
     assert chosen([made_up_failure("a", 0)])["a"].learning_rate is None
 
