@@ -16,13 +16,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from docs.results import RESULTS, ROOT, experiment
+from docs.results import RESULTS, ROOT, experiment, run_of
 from qkvflow.experiments.summary import losses_over_depth
 from qkvflow.report.figures import appearance, canvas, line_style
 
 OUT = ROOT / "docs" / "figures"
 LOSS = "valid loss, nats per character"
 EQUAL_STEPS, EQUAL_OPERATIONS, DEPTHS = "laptop", "laptop-flops", "elastic"
+AT_ANY_DEPTH = ("elastic", "fixed", "elastic_shared", "elastic_standard")
+"""Of the models that were judged at several depths, those that the plan is about."""
 INK = "#7d7d7d"
 """Axes and letters of the pictures: about as far from white as from black."""
 BLUE, ORANGE, GREEN, PINK = "#3b82c4", "#d9702b", "#2f9e77", "#c2609b"
@@ -81,11 +83,17 @@ def over_operations(axes: Axes) -> None:
 
 
 def over_depth(axes: Axes) -> None:
-    """Models that were run with other numbers of layers than they were trained with."""
-    for i, (name, of) in enumerate(losses_over_depth(experiment(DEPTHS).records).items()):
-        half = [sample.half_width or 0.0 for sample in of.values()]
-        style: Any = {**appearance(i), "linestyle": line_style(i), "capsize": 3, "markersize": 4}
-        axes.errorbar(list(of), [sample.mean for sample in of.values()], yerr=half, label=name, **style)
+    """Models that were run with other numbers of layers than they were trained with.
+
+    Colours and markers are those of the kind of model in the other panels.
+    """
+    kinds, found = list(experiment(EQUAL_STEPS).summary), losses_over_depth(experiment(DEPTHS).records)
+    for i, name in enumerate(AT_ANY_DEPTH):
+        losses = found[name].values()
+        look = appearance(kinds.index(run_of(DEPTHS, name).model))
+        style: Any = {**look, "linestyle": line_style(i), "capsize": 3, "markersize": 4, "label": name}
+        half = [sample.half_width or 0.0 for sample in losses]
+        axes.errorbar(list(found[name]), [sample.mean for sample in losses], yerr=half, **style)
     _logarithmic(axes, "layers")
     axes.legend(fontsize=6)
 
