@@ -115,17 +115,17 @@ def draw_weight(path: Path) -> None:
     loop = np.array([0.75, 0.4, 0.6, 0.4, 0.6, 0.3])
     families: list[tuple[str, str, Callable[[np.ndarray], np.ndarray] | np.ndarray]] = [
         ("per_layer", "a table", table),
-        ("shared", "a constant", lambda t: np.full_like(t, 0.5)),
+        ("shared", "one for all", lambda t: np.full_like(t, 0.5)),
         (
             "generated",
-            "a basis over depth",
+            "a smooth curve",
             lambda t: 0.5 + 0.2 * np.sin(7 * t) + 0.12 * np.cos(13 * t),
         ),
-        ("gated", "a constant, scaled", lambda t: 0.5 / (0.6 + np.exp(-6 * (t - 0.5)))),
-        ("low_rank", "a constant and a little", lambda t: 0.5 + 0.14 * np.sin(5 * t + 0.6)),
-        ("looped", "a table, read again", loop),
+        ("gated", "one, scaled", lambda t: 0.5 / (0.6 + np.exp(-6 * (t - 0.5)))),
+        ("low_rank", "nearly one", lambda t: 0.5 + 0.14 * np.sin(5 * t + 0.6)),
+        ("looped", "read again", loop),
     ]
-    with _picture(path, 8.0, 3.4) as drawn:
+    with _picture(path, 6.4, 3.4) as drawn:
         for axes, (name, words, of) in zip(
             drawn.subplots(2, 3, sharex=True, sharey=True).flat, families
         ):
@@ -133,7 +133,7 @@ def draw_weight(path: Path) -> None:
             if callable(of):
                 axes.plot(t, of(t), color=BLUE, linewidth=1.4)
             axes.plot(layers, values, "o", color=ORANGE, markersize=5)
-            axes.set_title(f"{name}: {words}", fontsize=10, loc="left")
+            axes.set_title(f"{name}: {words}", fontsize=9, loc="left")
             axes.set(ylim=(0, 1), yticks=[], xticks=[0, 1])
         drawn.supxlabel("depth t", fontsize=10)
         drawn.supylabel("W(t)", fontsize=10)
@@ -148,7 +148,7 @@ def draw_field(path: Path) -> None:
     """Arrows of a field over depth and state, and three states on their way."""
     times, states = np.meshgrid(np.linspace(0, 1, 17), np.linspace(-1.2, 1.8, 11))
     slopes = np.vectorize(_slope)(states, times)
-    with _picture(path, 7.0, 3.2) as drawn:
+    with _picture(path, 5.8, 3.0) as drawn:
         axes = drawn.subplots()
         length = np.hypot(1.0, slopes / 3)
         arrows: Any = {"color": INK, "alpha": 0.55, "width": 0.002, "pivot": "mid", "scale": 26}
@@ -190,7 +190,7 @@ def solve(f: Equation, x: float, layers: int, step: Callable[..., float]) -> Seq
 
 def draw_integrator(path: Path) -> None:
     """Three methods in four steps beside the exact solution."""
-    with _picture(path, 7.0, 3.2) as drawn:
+    with _picture(path, 5.8, 3.0) as drawn:
         axes = drawn.subplots()
         exact = solve(_slope, 0.1, 400, rk4)
         axes.plot(np.linspace(0, 1, 401), exact, color=INK, linewidth=3.5, alpha=0.5, label="exact")

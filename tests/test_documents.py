@@ -204,6 +204,16 @@ def test_every_promise_of_the_security_document_has_its_tests():
             assert f"def {name}(" in (ROOT / file).read_text(), f"{file} has no {name}"
 
 
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "API.md", "docs/*.md"])
+def test_documents_use_the_words_of_the_field(document):
+    """What a newcomer would have to look up is said in words that everyone has."""
+    habits = (
+        r"told\s+apart|nats\s+a\s|on\s+the\s+frontier|first\s+version|seed\s+documents|\ba\s+floor\b"
+    )
+    for path in ROOT.glob(document):
+        assert not re.findall(habits, path.read_text(), re.IGNORECASE), path
+
+
 def test_links_between_documents_lead_somewhere():
     reports = (ROOT / "results").glob("*/*.md")
     for document in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *reports):
@@ -211,11 +221,14 @@ def test_links_between_documents_lead_somewhere():
             assert (document.parent / target).exists(), f"{document.name}: {target}"
 
 
-def test_requirements_name_no_index_and_cover_the_dependencies():
-    text = (ROOT / "requirements.txt").read_text()
+@pytest.mark.parametrize(
+    ("file", "table"), [("requirements.txt", "dependencies"), ("requirements-docs.txt", "docs")]
+)
+def test_requirements_name_no_index_and_cover_the_dependencies(file, table):
+    text = (ROOT / file).read_text()
     assert "://" not in text
     assert "--" not in re.sub(r"#.*", "", text)
     pinned = {line.split("==")[0] for line in text.splitlines() if "==" in line}
     project = (ROOT / "pyproject.toml").read_text()
-    wanted = re.search(r"^dependencies = \[(.*?)\]", project, re.DOTALL | re.MULTILINE)[1]
+    wanted = re.search(rf"^{table} = \[(.*?)\]", project, re.DOTALL | re.MULTILINE)[1]
     assert set(re.findall(r'"([a-z-]+)', wanted)) <= pinned
