@@ -126,8 +126,9 @@ def reference(module: str) -> str:
         for name in node.names
         if name.asname == name.name
     ]
-    members = "    options: {members: false, show_root_heading: false}\n" if exported else ""
-    parts = [f"# {module}\n", f"::: {module}\n{members}", *(f"::: {name}\n" for name in exported)]
+    members = ", members: false" if exported else ""
+    whole = f"::: {module}\n    options: {{show_root_heading: false{members}}}\n"
+    parts = [f"# {module}\n", whole, *(f"::: {name}\n" for name in exported)]
     return "\n".join(parts)
 
 
