@@ -30,8 +30,8 @@ def _rows(lines: Sequence[Sequence[str]]) -> str:
 # Every arm of an experiment against one of them
 
 
-def against(experiment: str, reference: str) -> str:
-    """Rows of arms: parameters, loss, difference."""
+def against(experiment: str, reference: str, *names: str) -> str:
+    """Rows of these arms, or of all: parameters, loss, difference."""
     return _rows(
         [
             (
@@ -39,7 +39,7 @@ def against(experiment: str, reference: str) -> str:
                 f"{parameters(experiment, name):,}",
                 *_loss_and_difference(experiment, name, reference),
             )
-            for name in results.experiment(experiment).summary
+            for name in names or results.experiment(experiment).summary
         ]
     )
 
