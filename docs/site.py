@@ -51,10 +51,12 @@ def _cell(cell: Any) -> str:
 
 
 def _output(output: Any) -> str:
-    """A picture, or else text."""
+    """A picture, or else HTML, or else text."""
     shown = output.get("data", {})
     if "image/png" in shown:
         return f"![What the cell above draws](data:image/png;base64,{shown['image/png'].strip()})"
+    if "text/html" in shown:  # a blank line would end it
+        return re.sub(r"\n\s*\n", "\n", "".join(shown["text/html"]))
     text = "".join(shown.get("text/plain", output.get("text", "")))
     return f"```text\n{text.rstrip()}\n```"
 

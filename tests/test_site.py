@@ -54,10 +54,13 @@ def test_a_notebook_becomes_a_page_with_what_its_cells_showed(tmp_path):
             data={"image/png": "QUJD\n", "text/plain": ["<Figure>"]},
         ),
     ]
+    table = {"text/html": ["<table>\n", "\n", "</table>"], "text/plain": ["<Table>"]}
+    cells.append(code("table", output_type="execute_result", data=table))
     (tmp_path / "curves.ipynb").write_text(json.dumps({"cells": cells}))
     assert site.text_of(tmp_path / "curves.ipynb") == (
         "# Curves\nSee [ideas](../ideas.md).\n\n```python\nprint(1)\n```\n\n```text\n1\n```\n\n"
-        "```python\ndraw()\n```\n\n![What the cell above draws](data:image/png;base64,QUJD)\n"
+        "```python\ndraw()\n```\n\n![What the cell above draws](data:image/png;base64,QUJD)\n\n"
+        "```python\ntable\n```\n\n<table>\n</table>\n"
     )
 
 
