@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 LEVANTER := .venv-levanter
+DOCS := .venv-docs
 LEVANTER_TEST := $(LEVANTER)/bin/pytest -n 0 -m levanter -o filterwarnings= tests/levanter
 
-.PHONY: help install compare bench example documents quick test records test-peers levanter-quick levanter-test fuzz release-check lint clean
+.PHONY: help install compare bench example documents figures docs quick test records test-peers levanter-quick levanter-test fuzz release-check lint clean
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -30,6 +31,17 @@ example: install ## Run the documented API from end to end
 
 documents: install ## Render README.md and docs/ from docs/source and results/
 	$(BIN)/python -m docs.render
+
+figures: install ## Draw docs/figures from results/
+	$(BIN)/python -m docs.figures
+
+docs: $(DOCS)/installed ## Build the documents as a site, build/site/index.html; creates .venv-docs
+	$(DOCS)/bin/python -m docs.site
+
+$(DOCS)/installed: requirements-docs.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	touch $@
 
 quick: lint ## What to run while working: lint, types, and the tests that do not take long
 	$(BIN)/pytest -m "not long and not slow and not peers and not records"
@@ -71,4 +83,4 @@ lint: install ## ruff and mypy
 	$(BIN)/mypy
 
 clean: ## Remove .venv and caches
-	rm -rf $(VENV) $(LEVANTER) .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) $(LEVANTER) $(DOCS) .pytest_cache .mypy_cache .ruff_cache build *.egg-info

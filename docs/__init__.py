@@ -1,1 +1,1 @@
-"""Documents, and how their numbers come out of results: sources are in docs/source."""
+"""Documents: how numbers and figures come out of results into docs/source, and the site."""

@@ -90,6 +90,11 @@ def operations(experiment: str, name: str) -> float:
     return arm(experiment, name).costs.training_flops
 
 
+def seeds(experiment: str, name: str) -> int:
+    """How many runs of an arm have finished."""
+    return len(arm(experiment, name).seeds)
+
+
 def width(experiment: str, name: str) -> int:
     """Of the residual stream."""
     return arm(experiment, name).hidden_dim

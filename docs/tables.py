@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 
 from docs import results
-from docs.quantities import Interval
-from qkvflow.cli.compare import models_table, result_table, title_of
+from docs.quantities import Interval, difference, interval, loss, operations, parameters, steps, width
+from qkvflow.cli.compare import result_table, title_of
 from qkvflow.experiments.records import finished
 from qkvflow.report.table import Table, to_markdown, to_terminal
 from qkvflow.statistics import Sample
@@ -25,6 +25,63 @@ def table(experiment: str, heading: str, first: int | None = None) -> str:
 
 def _rows(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+# Every arm of an experiment against one of them
+
+
+def against(experiment: str, reference: str, *names: str) -> str:
+    """Rows of these arms, or of all: parameters, loss, difference."""
+    return _rows(
+        [
+            (
+                f"`{name}`",
+                f"{parameters(experiment, name):,}",
+                *_loss_and_difference(experiment, name, reference),
+            )
+            for name in names or results.experiment(experiment).summary
+        ]
+    )
+
+
+def at_equal_size(experiment: str, reference: str) -> str:
+    """Rows of arms: width, parameters, operations over those of the reference, loss, difference."""
+    whole = operations(experiment, reference)
+    return _rows(
+        [
+            (
+                *(f"`{name}`", str(width(experiment, name)), f"{parameters(experiment, name):,}"),
+                f"{operations(experiment, name) / whole:.0%}",
+                *_loss_and_difference(experiment, name, reference),
+            )
+            for name in results.experiment(experiment).summary
+        ]
+    )
+
+
+def at_equal_cost(experiment: str, reference: str) -> str:
+    """Rows of arms: steps, loss, difference."""
+    return _rows(
+        [
+            (
+                f"`{name}`",
+                f"{steps(experiment, name):,}",
+                *_loss_and_difference(experiment, name, reference),
+            )
+            for name in results.experiment(experiment).summary
+        ]
+    )
+
+
+def _loss_and_difference(experiment: str, name: str, reference: str) -> tuple[str, str]:
+    """An arm's loss, and by how much it is above that of the reference."""
+    if name == reference:
+        return f"{loss(experiment, name):.3f}", ""
+    ends = interval(experiment, name, reference)
+    return (
+        f"{loss(experiment, name):.3f}",
+        f"{difference(experiment, name, reference):+.3f} ({ends:+.3f})",
+    )
 
 
 # What `make bench` and benchmarks/step_parts.py measured
@@ -122,7 +179,7 @@ def adapted(text: str) -> str:
         (name, *(f"{of.mean:.3f} +- {of.half_width:.3f}" for of in losses.values()))
         for name, losses in found.items()
     )
-    return to_markdown(Table(("arm", *(f"{depth} layers" for depth in depths)), rows))
+    return to_markdown(Table(("model", *(f"{depth} layers" for depth in depths)), rows))
 
 
 def gains_of_pretraining(layers: int) -> Interval:
@@ -151,18 +208,13 @@ def _losses_over_depth(text: str) -> dict[str, dict[int, Sample]]:
 
 
 def comparison() -> str:
-    """What `qkvflow compare` printed of results/compare."""
+    """The last table that `qkvflow compare` printed of results/compare."""
     experiment = results.experiment("compare")
-    runs = finished(experiment.records)
-    run = runs[0].run
+    run = finished(experiment.records)[0].run
     title = title_of(run["steps"], run["batch_size"], run["length"])
     text = io.StringIO()
-    console = Console(width=80, file=text)
-    console.print(to_terminal(models_table()))
-    for of in runs:
-        valid, speed = of.valid.loss, of.ms_per_step
-        console.out(f"{of.arm:<20} seed-{of.seed:<5} valid {valid:.4f}  {speed:.0f} ms/step")
-    console.print(to_terminal(result_table(experiment.summary, experiment.baselines, title)))
+    shown = result_table(experiment.summary, experiment.baselines, title)
+    Console(width=80, file=text).print(to_terminal(shown))
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 

@@ -66,7 +66,7 @@ def load_plugins(paths: Iterable[str | os.PathLike[str]]) -> None:
         FileError: one is missing, is no Python, fails, registers nothing, or is another file than the
             one of that name which is loaded already.
 
-    Example:
+    Examples:
         load_plugins(["my_idea.py"])
     """
     for path in paths:

@@ -63,7 +63,7 @@ def _differences(first: Sequence[float], second: Sequence[float]) -> np.ndarray:
 def t_interval(values: Sequence[float], confidence: float = 1 - ALPHA) -> Interval:
     """Student's interval of the mean, from the sample standard deviation.
 
-    Example:
+    Examples:
         >>> interval = t_interval([1.0, 2.0, 3.0])
         >>> round(interval.low, 3), round(interval.high, 3)
         (-0.484, 4.484)
@@ -126,7 +126,7 @@ def sign_flip_test(first: Sequence[float], second: Sequence[float], seed: int = 
 def smallest_p_value(pairs: int) -> float:
     """The smallest two-sided p-value that a sign-flip test of so many pairs can give.
 
-    Example:
+    Examples:
         >>> smallest_p_value(5)
         0.0625
     """
@@ -156,7 +156,7 @@ def welch_interval(
 def holm(p_values: Mapping[K, float], alpha: float = ALPHA) -> dict[K, tuple[float, bool]]:
     """Adjusted p-values of a family of comparisons, and whether each is significant.
 
-    Example:
+    Examples:
         >>> adjusted = holm({"a": 0.01, "b": 0.04, "c": 0.03})
         >>> {name: (round(p, 2), yes) for name, (p, yes) in adjusted.items()}
         {'a': (0.03, True), 'b': (0.06, False), 'c': (0.06, False)}

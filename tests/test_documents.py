@@ -12,11 +12,12 @@ from pathlib import Path
 import equinox as eqx
 import jax
 import pytest
+import yaml
 
 from qkvflow.cli.compare import Options, make_plan
 from qkvflow.config import Gpt2Config
 from qkvflow.config.variants import ADAPTERS, FAMILIES, INTEGRATORS, PARTS
-from qkvflow.experiments.plan import read_plan
+from qkvflow.experiments.plan import Plan, read_plan
 from qkvflow.models import MODELS, build_model, count_parameters
 from tests.models.gpt2_files import write_gpt2
 
@@ -74,12 +75,25 @@ def test_the_example_of_the_readme_runs():
     names = {}
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         exec(compile(blocks("README.md", "python")[0], "README.md", "exec"), names)
-    assert names["text"].axes[1].size == 38
+    assert [axis.name for axis in names["logits"].axes] == ["batch", "position", "vocab"]
+    assert jax.numpy.isfinite(names["loss"])
+    lines = [line for line in blocks("README.md", "python")[0].splitlines() if line]
+    assert len(lines) == 8
+
+
+def test_the_readme_is_read_in_three_minutes_and_the_findings_in_ten():
+    assert (ROOT / "README.md").read_text().count("\n") <= 150
+    assert len((ROOT / "docs" / "findings.md").read_text().split()) <= 2500
 
 
 def test_the_readme_has_a_row_for_every_named_model():
     rows = re.findall(r"^\| `(\w+)` \|.*\| [\d,]+ \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert rows == list(MODELS)
+    assert sorted(rows) == sorted(MODELS)
+
+
+def test_the_plan_of_the_first_hour_is_a_plan():
+    plan = Plan.of(yaml.safe_load(blocks("docs/start.md", "yaml")[0])).checked()
+    assert [arm.name for arm in plan.arms] == ["shared", "gated"]
 
 
 def test_the_sizes_in_the_api_document_are_the_models():
@@ -190,19 +204,31 @@ def test_every_promise_of_the_security_document_has_its_tests():
             assert f"def {name}(" in (ROOT / file).read_text(), f"{file} has no {name}"
 
 
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "API.md", "docs/*.md"])
+def test_documents_use_the_words_of_the_field(document):
+    """What a newcomer would have to look up is said in words that everyone has."""
+    habits = (
+        r"told\s+apart|nats\s+a\s|on\s+the\s+frontier|first\s+version|seed\s+documents|\ba\s+floor\b"
+    )
+    for path in ROOT.glob(document):
+        assert not re.findall(habits, path.read_text(), re.IGNORECASE), path
+
+
 def test_links_between_documents_lead_somewhere():
-    for document in ROOT.rglob("*.md"):
-        if ".venv" in document.parts or document.parent.name == "source":  # no page
-            continue
+    reports = (ROOT / "results").glob("*/*.md")
+    for document in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *reports):
         for target in re.findall(r"\]\((?!http)([^)#]+)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
 
 
-def test_requirements_name_no_index_and_cover_the_dependencies():
-    text = (ROOT / "requirements.txt").read_text()
+@pytest.mark.parametrize(
+    ("file", "table"), [("requirements.txt", "dependencies"), ("requirements-docs.txt", "docs")]
+)
+def test_requirements_name_no_index_and_cover_the_dependencies(file, table):
+    text = (ROOT / file).read_text()
     assert "://" not in text
     assert "--" not in re.sub(r"#.*", "", text)
     pinned = {line.split("==")[0] for line in text.splitlines() if "==" in line}
     project = (ROOT / "pyproject.toml").read_text()
-    wanted = re.search(r"^dependencies = \[(.*?)\]", project, re.DOTALL | re.MULTILINE)[1]
+    wanted = re.search(rf"^{table} = \[(.*?)\]", project, re.DOTALL | re.MULTILINE)[1]
     assert set(re.findall(r'"([a-z-]+)', wanted)) <= pinned

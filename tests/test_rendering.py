@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from docs import quantities, render
+from docs import quantities, render, tables
 from docs.quantities import Interval
 from docs.results import ROOT
 
@@ -87,6 +87,14 @@ def test_what_cannot_be_rendered_is_a_sentence_with_its_line(expression, problem
 def test_numbers_outside_of_expressions_and_code_are_found():
     text = "In 0.5 of {{ 0.7 }}\n`0.2` (95%, 12%)\n```\n0.1\n```\n[a](b-1.2.md) 12,345 and 3e-4; 2048\n"
     assert list(render.bare_numbers(text)) == [(1, "0.5"), (2, "12%"), (6, "12,345"), (6, "3e-4")]
+
+
+def test_a_table_against_one_arm_has_the_rows_that_are_asked_for():
+    rows = tables.against("laptop", "standard", "shared", "standard").splitlines()
+    assert [row.split("|")[1].strip() for row in rows] == ["`shared`", "`standard`"]
+    assert rows[0].endswith("| 1.389 | +0.052 (+0.046 to +0.058) |")
+    assert rows[1].endswith("| 1.338 |  |")
+    assert len(tables.against("laptop", "standard").splitlines()) == 6
 
 
 def test_a_difference_turns_with_its_arms():

@@ -85,7 +85,7 @@ def start(model: LanguageModel, ids: np.ndarray) -> Array:
 def states(flow: Flow, x: Array) -> Array:
     """The residual stream [L + 1, T, E], from x(0) to x(1).
 
-    Example:
+    Examples:
         >>> import jax
         >>> from qkvflow.config import Gpt2Config
         >>> from qkvflow.models import build_model

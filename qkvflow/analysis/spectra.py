@@ -92,7 +92,7 @@ class Trend:
 def trend(times: np.ndarray, values: np.ndarray) -> Trend:
     """The change of values [time] over times.
 
-    Example:
+    Examples:
         >>> grows = trend(np.array([0.25, 0.5, 0.75, 1.0]), np.array([1.0, 2.0, 3.0, 4.0]))
         >>> round(grows.slope, 6), round(grows.relative_slope, 6), grows.spearman
         (4.0, 1.6, 1.0)
@@ -135,7 +135,7 @@ class DepthRank:
 def depth_rank(stacked: np.ndarray) -> DepthRank:
     """The depth rank of weights [time, ...].
 
-    Example:
+    Examples:
         >>> depth_rank(np.stack([np.eye(3), 2 * np.eye(3)])).basis
         1
     """
@@ -152,7 +152,7 @@ def depth_rank(stacked: np.ndarray) -> DepthRank:
 def spread(values: np.ndarray) -> float:
     """How far numbers [time, number] are from constant: ||m(t) - mean m|| / ||m||, from 0 to 1.
 
-    Example:
+    Examples:
         >>> spread(np.ones((4, 3))), spread(np.array([[1.0], [-1.0]]))
         (0.0, 1.0)
     """

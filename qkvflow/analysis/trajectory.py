@@ -32,7 +32,7 @@ class Path(NamedTuple):
 def path(states: np.ndarray, depths: np.ndarray) -> Path:
     """The way of states [D, T, E] at depths [D].
 
-    Example:
+    Examples:
         >>> ahead = np.array([[[1.0, 0.0]], [[1.0, 1.0]], [[0.0, 1.0]]])
         >>> path(ahead, np.array([0.0, 0.5, 1.0])).turn[:, 0].round(6).tolist()
         [45.0, 45.0]
@@ -97,7 +97,7 @@ def _lens(model: LanguageModel, states: Array, ids: Array) -> tuple[Array, ...]:
 def settled(choice: np.ndarray, depths: np.ndarray) -> np.ndarray:
     """The depth [T] from which on the likeliest token [D, T] is the last one, for good.
 
-    Example:
+    Examples:
         >>> settled(np.array([[7, 7], [3, 7], [7, 7]]), np.array([0.0, 0.5, 1.0])).tolist()
         [1.0, 0.0]
     """

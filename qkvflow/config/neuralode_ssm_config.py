@@ -85,7 +85,7 @@ class Gpt2Config(Config):
     The four fields `weights`, `parts`, `order` and `integrator` are what tells the named models
     apart. Left at None they are filled in by the model that is built (see `qkvflow.models.MODELS`).
 
-    Example:
+    Examples:
         >>> config = Gpt2Config(hidden_dim=64, num_heads=4, num_layers=2)
         >>> config.HeadSize
         Axis(name='head_size', size=16)

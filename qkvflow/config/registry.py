@@ -23,7 +23,7 @@ class Registry(Mapping[str, _Entry], Generic[_Entry]):
     A variant is one file: it puts itself here when it is imported. Those of the package are imported
     from `home` when the first one is asked for, so that reading a name costs nothing.
 
-    Example:
+    Examples:
         >>> shapes = Registry[type]("shape")
         >>> @shapes.register("circle")
         ... class Circle: ...

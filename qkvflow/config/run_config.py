@@ -150,7 +150,7 @@ class TrainingConfig(Config):
 class RunConfig(TrainingConfig):
     """A training run. All that decides its result is here, and goes into every checkpoint.
 
-    Example:
+    Examples:
         >>> run = RunConfig(model="shared", steps=10, architecture=Gpt2Config(hidden_dim=64))
         >>> RunConfig.from_dict(run.to_dict()) == run
         True

@@ -168,7 +168,7 @@ def _with_recipe(content: Mapping[str, Any]) -> dict[str, Any]:
 def read_recipe(name: str = DEFAULT_RECIPE) -> dict[str, Any]:
     """The fields of a run that a recipe sets, as tables.
 
-    Example:
+    Examples:
         >>> read_recipe("modern")["optimizer"]["name"]
         'muon'
     """

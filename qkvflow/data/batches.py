@@ -41,7 +41,7 @@ def batch_at(ids: Ids, *, digest: str, seed: int, step: int, batch_size: int, le
         seed: of the run.
         step: any number from 0 on.
 
-    Example:
+    Examples:
         >>> inputs, targets = batch_at(
         ...     np.arange(100), digest="", seed=0, step=7, batch_size=2, length=8
         ... )

@@ -56,7 +56,7 @@ def load_corpus(
         DataError: nothing is there, it is empty, binary, not UTF-8, or of a single symbol.
         FileError: the path is empty, or begins with the name of no user.
 
-    Example:
+    Examples:
         >>> load_corpus("markov:characters=1000").name
         'markov'
     """

@@ -25,7 +25,7 @@ def eval_windows(
         windows: only so many of them, evenly spaced and always the same, for an evaluation during
             training; a number from these is not the loss on the split.
 
-    Example:
+    Examples:
         >>> [int(mask.sum()) for *_, mask in eval_windows(np.arange(12), 4, 2)]
         [8, 3]
     """

@@ -33,7 +33,7 @@ class MarkovLanguage:
 
         H = - sum_s pi[s] sum_a P[s, a] log P[s, a],    pi P = pi
 
-    Example:
+    Examples:
         >>> language = MarkovLanguage(order=1, symbols=2)
         >>> 0 < language.entropy_rate < 0.6932
         True

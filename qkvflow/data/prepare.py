@@ -103,7 +103,7 @@ def prepare(corpus: Corpus, tokenizer: Tokenizer, cache_dir: str | os.PathLike[s
         DataError: the directory cannot be written, the disk is full, or the text has changed
             since the corpus was loaded.
 
-    Example:
+    Examples:
         dataset = prepare(load_corpus("embedded"), ByteTokenizer(), "cache")
     """
     key = hashlib.sha256(f"{FORMAT}|{corpus.digest}|{tokenizer.digest}".encode()).hexdigest()

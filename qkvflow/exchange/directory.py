@@ -32,7 +32,7 @@ def write_transformers(
         ConfigError: the model is of neither class, or the tokenizer has more ids than the model.
         FileError: the directory is there already, or cannot be written.
 
-    Example:
+    Examples:
         write_transformers(qkvflow.load("runs/first"), "models/first-hf", read_tokenizer("runs/first"))
     """
     size = model.config.vocab_size

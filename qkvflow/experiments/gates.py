@@ -39,7 +39,7 @@ class GateUse:
 def gate_use(runs: Sequence[Mapping[str, np.ndarray]]) -> dict[str, GateUse]:
     """By map, the gates of all layers and all runs taken together.
 
-    Example:
+    Examples:
         >>> gate_use([{"up": np.array([[1.0, 2.0], [1.0, 0.0]])}])
         {'up': GateUse(over_depth=0.7071067811865476, closed=0.25, saturated=0.25)}
     """

@@ -348,7 +348,7 @@ class Plan(Config):
 def read_plan(name: str) -> Plan:
     """The plan of a name, or that of a YAML file.
 
-    Example:
+    Examples:
         >>> [arm.name for arm in read_plan("seeds").arms]
         ['standard', 'tong_neuralode', 'time_indexed_mlp', 'time_indexed_ssm']
     """

@@ -297,7 +297,7 @@ def _swept(choice: Choice, rate: float, digits: int) -> str:
 def short_rate(rate: float) -> str:
     """A learning rate in few characters.
 
-    Example:
+    Examples:
         >>> short_rate(0.00025)
         '2.5e-4'
     """

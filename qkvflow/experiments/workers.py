@@ -49,7 +49,7 @@ def sharing_cores(processes: int) -> Iterator[list[Cores]]:
 def cut(cores: Sequence[int], processes: int) -> list[Cores]:
     """Shares of the cores that differ by one core at most; as many as processes, or as cores.
 
-    Example:
+    Examples:
         >>> cut([0, 1, 2], 2)
         [frozenset({0, 2}), frozenset({1})]
     """

@@ -88,7 +88,7 @@ def load_adapter(
         FileError: the files are missing or broken, or the adapter is of another base.
         ConfigError: this adapter cannot be used at another depth.
 
-    Example:
+    Examples:
         model = load_adapter(qkvflow.load("runs/base"), "runs/adapted/adapter")
     """
     path = expanded(directory)

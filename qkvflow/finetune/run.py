@@ -44,7 +44,7 @@ def finetune(config: FinetuneConfig, out: str | Path, sinks: Sequence[Sink] = ()
         ConfigError, DataError, FileError: something cannot be used; nothing was begun.
         TrainingError: the loss was not finite for several steps in a row.
 
-    Example:
+    Examples:
         finetune(FinetuneConfig(checkpoint="runs/base", method="lora", data="wikitext-2"), "runs/lora")
     """
     out = expanded(out)

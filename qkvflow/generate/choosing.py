@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-LEAST_TEMPERATURE, LARGEST_TEMPERATURE = 1e-6, 1e6
+LEAST_TEMPERATURE = 1e-6
+LARGEST_TEMPERATURE = 1e6
 """Beyond them, but for 0, logits divided by the temperature may be no finite float32, or all alike."""
 
 

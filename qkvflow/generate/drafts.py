@@ -91,7 +91,7 @@ def generate_with_drafts(
     gives more tokens than it costs in steps of plain generation, by counted operations. Those that do
     not after some rounds are given up for the rest of the text, those that cannot are never begun.
 
-    Example:
+    Examples:
         >>> import haliax as hax, jax
         >>> from qkvflow.config import Gpt2Config
         >>> from qkvflow.models import NeuralODELM

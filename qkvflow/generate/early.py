@@ -41,7 +41,7 @@ def generate_stopping_early(
     It stops after a layer that moves its prediction by at most `bound` in total variation. Prompts are
     read by the same rule. Time is saved where all rows of a batch stop: most with one row.
 
-    Example:
+    Examples:
         >>> import haliax as hax, jax
         >>> from qkvflow.config import Gpt2Config
         >>> from qkvflow.models import NeuralODELM

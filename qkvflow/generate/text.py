@@ -40,7 +40,7 @@ def generate(
     proposals stand; `generate_with_drafts` also says how many did. With `stop_early`, a bound, tokens
     leave the loop over layers when their prediction has settled: see `generate_stopping_early`.
 
-    Example:
+    Examples:
         >>> import haliax as hax, jax
         >>> from qkvflow.config import Gpt2Config
         >>> from qkvflow.models import NeuralODELM

@@ -41,7 +41,7 @@ class Score:
 def rows_of(before: np.ndarray, continuation: np.ndarray, longest: int, text: int = 0) -> list[Row]:
     """The rows that score every token of a continuation once, from up to `longest` others.
 
-    Example:
+    Examples:
         >>> rows = rows_of(np.array([9, 8]), np.arange(5), longest=4)
         >>> [(row.ids.tolist(), row.scored) for row in rows]
         [([9, 8, 0, 1, 2], 3), ([0, 1, 2, 3, 4], 2)]

@@ -38,7 +38,7 @@ def run_tasks(
         ConfigError: the harness is not installed, or there is no such task.
         DataError: the data of a task cannot be read.
 
-    Example:
+    Examples:
         run_tasks("runs/first", ["lambada_openai"], depth=8)["lambada_openai"]["acc,none"]
     """
     try:

@@ -27,7 +27,7 @@ def adapt(model: _Model, adapter: Adapter | str, *, key: Array, **settings: Any)
     Raises:
         ConfigError: a pattern matches nothing, or there are adapters already.
 
-    Example:
+    Examples:
         >>> import jax
         >>> from qkvflow.config import Gpt2Config
         >>> from qkvflow.models import build_model

@@ -44,7 +44,7 @@ def into_basis(model: LanguageModel, count: int) -> FlowLM:
     Raises:
         ConfigError: the count is no whole number above 0, or a layer has more than one stage.
 
-    Example:
+    Examples:
         >>> import jax
         >>> from qkvflow.config import Gpt2Config
         >>> from qkvflow.models import build_model

@@ -55,7 +55,7 @@ def unroll(model: LanguageModel, depth: int, *, unit_steps: bool = False) -> Flo
     rk4 look at the weights between layers too, and their tables have an entry for each time at which
     they do.
 
-    Example:
+    Examples:
         >>> import jax
         >>> from qkvflow.config import Gpt2Config
         >>> from qkvflow.models import build_model

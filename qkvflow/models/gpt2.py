@@ -72,7 +72,7 @@ def import_gpt2(directory: str | os.PathLike[str]) -> StandardLM:
         FileError: a file is missing or broken, of another kind of model, of a GPT-2 with options that
             are not supported, or tensors are missing, unknown or of other shapes.
 
-    Example:
+    Examples:
         model = import_gpt2("models/gpt2")
         model.save("models/gpt2-qkvflow")
     """

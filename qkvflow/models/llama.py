@@ -66,7 +66,7 @@ def import_llama(directory: str | os.PathLike[str]) -> StandardLM:
         FileError: a file is missing or broken, of another kind of model, of a Llama with options that
             are not supported, or tensors are missing, unknown or of other shapes.
 
-    Example:
+    Examples:
         model = import_llama("models/llama")
         model.save("models/llama-qkvflow")
     """

@@ -41,7 +41,7 @@ def into_loop(model: LanguageModel, plan: str | tuple[int, ...], rank: int) -> F
     Raises:
         ConfigError: the plan has other visits than the model layers, or a layer has several stages.
 
-    Example:
+    Examples:
         >>> import jax
         >>> from qkvflow.config import Gpt2Config
         >>> from qkvflow.models import build_model

@@ -56,7 +56,7 @@ def model_class(name: str) -> type[LanguageModel]:
 def build_model(name: str, config: Gpt2Config, *, key: Array) -> LanguageModel:
     """A named model with fresh weights.
 
-    Example:
+    Examples:
         >>> import jax
         >>> from qkvflow.config import Gpt2Config
         >>> config = Gpt2Config(hidden_dim=32, num_heads=2, num_layers=2)

@@ -19,7 +19,7 @@ _Tree = TypeVar("_Tree")
 def arrays_of(model: Any) -> Arrays:
     """The arrays of a model, by path.
 
-    Example:
+    Examples:
         >>> import jax
         >>> from qkvflow.config import Gpt2Config
         >>> from qkvflow.models import build_model

@@ -59,7 +59,7 @@ def transformers_form(model: LanguageModel) -> TransformersForm:
     Raises:
         ConfigError: it is neither; every reason is named.
 
-    Example:
+    Examples:
         >>> import jax
         >>> from qkvflow.config import Gpt2Config
         >>> from qkvflow.models import build_model

@@ -141,7 +141,7 @@ def _constrained(logits: Shares) -> Shares:
 def doubly_stochastic(matrix: Array) -> Array:
     """The matrix whose rows and columns add up to 1 that scaling rows and columns [..., n, n] leads to.
 
-    Example:
+    Examples:
         >>> found = doubly_stochastic(jnp.array([[1.0, 2.0], [3.0, 1.0]]))
         >>> bool(jnp.allclose(found.sum(0), 1)) and bool(jnp.allclose(found.sum(1), 1, atol=1e-5))
         True

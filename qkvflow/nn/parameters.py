@@ -54,7 +54,7 @@ Table = dict[str, Parameter]
 def parameters_of(module: Any) -> Table:
     """The arrays of a module by path, in the order of its tree.
 
-    Example:
+    Examples:
         >>> import jax
         >>> from haliax import Axis
         >>> from qkvflow.nn.linear import Linear

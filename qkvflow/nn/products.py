@@ -58,7 +58,7 @@ def rounded_dot(left: Array, right: Array, left_axis: int = -1, right_axis: int 
 
     Leading axes are the same in both; the result is [..., rows of left, columns of right], in float32.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> rounded_dot(jnp.ones((2, 3)), jnp.full((3, 1), 0.5)).tolist()
         [[1.5], [1.5]]

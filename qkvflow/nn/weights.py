@@ -89,7 +89,7 @@ def is_affine(node: Any) -> bool:
 def resolve(module: _Module, t: Time) -> _Module:
     """Replace every curve in a module by its value at t.
 
-    Example:
+    Examples:
         >>> import haliax as hax, jax
         >>> from qkvflow.nn.families import Shared
         >>> In, Out = hax.make_axes(embed=2, mlp=3)

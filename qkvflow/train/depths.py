@@ -14,7 +14,7 @@ _TIMES = 0x74696D65
 def depth_at(run: RunConfig, step: int) -> int | None:
     """Layers that a step of a run goes through; None: as many as the model has.
 
-    Example:
+    Examples:
         >>> run = RunConfig(depths=(2, 4, 8))
         >>> [depth_at(run, step) for step in range(6)]
         [4, 4, 2, 8, 4, 2]

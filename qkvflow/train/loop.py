@@ -58,7 +58,7 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
         TrainingError: there is too little memory; or several steps in a row, or the last,
             were not finite.
 
-    Example:
+    Examples:
         train(RunConfig(model="shared", steps=200), "runs/first")
         model = qkvflow.load("runs/first")
     """

@@ -76,6 +76,8 @@ def test_it_trains_generates_and_is_analysed(folder, said):
 
 def test_it_is_compared_over_seeds(folder, said):
     assert "line" in said["experiment cost"]
+    record = json.loads((folder / "results/line/runs/line/seed-0.json").read_text())
+    assert "bilinear" in str(record["run"]["architecture"]["parts"])
     assert re.search(r"line.*shared|shared.*line", said["experiment run"], re.DOTALL)
 
 

@@ -49,7 +49,7 @@ class Loop(NamedTuple):
     def order(self, visits: int) -> tuple[int, ...]:
         """The layer of every visit. Where there is no room for the core it is left out, then the first.
 
-        Example:
+        Examples:
             >>> Loop(1, 2, 1).order(6), Loop(1, 2, 1).order(7), Loop(1, 2, 1).order(2)
             ((0, 1, 2, 1, 2, 3), (0, 1, 2, 1, 2, 1, 3), (0, 3))
         """

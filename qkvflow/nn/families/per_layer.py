@@ -81,7 +81,7 @@ def layers_at(layers: int, depth: int) -> tuple[int, ...]:
 
     Fewer are a nested subset, more are those nearest in time: the first that is not before.
 
-    Example:
+    Examples:
         >>> [layers_at(8, depth) for depth in (1, 2, 3, 4)]
         [(7,), (0, 7), (0, 3, 7), (0, 3, 5, 7)]
         >>> layers_at(4, 6)
