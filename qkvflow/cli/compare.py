@@ -19,6 +19,7 @@ from rich.console import Console
 from qkvflow.cli.experiment_display import run_experiment, show_failures
 from qkvflow.config import ConfigError, read_recipe
 from qkvflow.config.yaml_files import merged
+from qkvflow.experiments.conclusion import steps_after_compare
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.report import write_report
 from qkvflow.experiments.summary import Summary
@@ -154,6 +155,7 @@ def run(options: Options) -> int:
     summary = experiment.summary_to_json()
     write_json(results.with_suffix(".json"), summary)
     write_bytes(results.with_suffix(".pkl"), pickle.dumps(summary))
-    page, _ = write_report([experiment], "Every named model, after a minute of training")
+    title, steps = "Every named model, after a minute of training", steps_after_compare(experiment)
+    page, _ = write_report([experiment], title, steps=steps)
     console.print(f"Written: {results}.json, {results}.pkl. The report is {page}", markup=False)
     return 1 if experiment.failures else 0
