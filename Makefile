@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 LEVANTER := .venv-levanter
 LEVANTER_TEST := $(LEVANTER)/bin/pytest -n 0 -m levanter -o filterwarnings= tests/levanter
 
-.PHONY: help install compare bench example documents quick test records test-peers levanter-quick levanter-test fuzz release-check lint clean
+.PHONY: help install compare bench example documents notebooks quick test records test-peers levanter-quick levanter-test fuzz release-check lint clean
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -30,6 +30,9 @@ example: install ## Run the documented API from end to end
 
 documents: install ## Render README.md and docs/ from docs/source and results/
 	$(BIN)/python -m docs.render
+
+notebooks: install ## Run the notebooks of docs/notebooks and keep what they show
+	$(BIN)/python -m docs.notebooks
 
 quick: lint ## What to run while working: lint, types, and the tests that do not take long
 	$(BIN)/pytest -m "not long and not slow and not peers and not records"

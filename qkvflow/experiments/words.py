@@ -12,6 +12,7 @@ _SHORT = {
     "num_layers": "{} layers",
     "steps": "{} steps",
     "depths": "trained at {} layers",
+    "name": "optimizer {}",
 }
 """Settings that have words of their own."""
 _TOLD_ELSEWHERE = ("model", "parameters_of", "flops_of", "start", "learning_rates")

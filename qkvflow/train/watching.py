@@ -10,8 +10,9 @@ from qkvflow.train.metrics import Record, Sink
 class Bar(Sink):
     """A bar with the losses in a notebook or on a terminal; where nobody watches, nothing."""
 
-    def __init__(self, run: RunConfig):
+    def __init__(self, run: RunConfig, title: str = ""):
         self._run, self._stack = run, ExitStack()
+        self._title = title or run.model
         self._valid = ""
         self._draw: Draw | None = None
 
@@ -19,7 +20,7 @@ class Bar(Sink):
         if not is_watched():
             return
         if self._draw is None:
-            self._draw = drawing(self._run.model, self._run.steps, self._stack)
+            self._draw = drawing(self._title, self._run.steps, self._stack)
             self._draw(record["step"], "compiling")
         if record["kind"] in ("valid", "final") and record["loss"] is not None:
             self._valid = f"  valid {record['loss']:.3f}"

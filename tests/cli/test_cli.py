@@ -99,8 +99,15 @@ def test_compare_trains_every_model_and_shows_what_differs(capsys, monkeypatch, 
         assert re.search(r" \d+ s +\d+ MB *$", row), row
     assert "table of 6-grams" in printed
     page = (tmp_path / "comparison" / "report.html").read_text()
-    assert page.index("<figure>") < page.index("<p>") < page.index("<table>")
-    assert json.loads((tmp_path / "tong_comparison_results.json").read_text())["standard"]["params"]
+    assert page.index('<section class="conclusion">') < page.index("<figure>") < page.index("<table>")
+    conclusion = page[page.index("<section") : page.index("</section>")]
+    results = json.loads((tmp_path / "tong_comparison_results.json").read_text())
+    best = min(MODELS, key=lambda name: results[name]["loss_mean"])
+    assert f"<strong>{best} has the lowest loss, " in conclusion, "which model is best here"
+    assert " parameters, " in conclusion and " ms per step" in conclusion, "at what cost"
+    assert f"--run comparison/runs/{best}/seed-0" in conclusion, "and what to try next"
+    assert "does not rank the models" in conclusion
+    assert results["standard"]["params"]
     (tmp_path / "tong_comparison_results.pkl").unlink()
     for out in ("comparison", "other"):
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):

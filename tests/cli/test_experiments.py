@@ -109,7 +109,7 @@ def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
     assert "once, after its last step" in (tmp_path / "out" / "report.md").read_text()
     if CHROMIUM is not None:
         found = look_at(tmp_path / "out" / "report.html", tmp_path, COUNT_PARTS)
-        assert len(found["images"]) == 6 and min(found["images"]) > 500
+        assert len(found["images"]) == 5 and min(found["images"]) > 500
     capsys.readouterr()
     assert main(["experiment", "cost", "--results", "out", "--loss", "4.0"]) == 0
     assert "seconds" in capsys.readouterr().out
