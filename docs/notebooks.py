@@ -62,12 +62,14 @@ def outputs_of(
 ) -> list[dict[str, Any]]:
     """Run a cell; what it printed, and what its last line is worth."""
     cell = ast.parse(source)
-    last = cell.body.pop() if cell.body and isinstance(cell.body[-1], ast.Expr) else None
+    last = cell.body[-1] if cell.body else None
+    if isinstance(last, ast.Expr):
+        cell.body.pop()
     _replace(cell.body, values)
     printed, value = io.StringIO(), None
     with contextlib.redirect_stdout(printed):
         exec(compile(cell, "<cell>", "exec"), space)
-        if last is not None:
+        if isinstance(last, ast.Expr):
             value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), space)
     found: list[dict[str, Any]] = []
     if printed.getvalue():

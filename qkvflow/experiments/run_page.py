@@ -114,7 +114,8 @@ def read_run(place: Path, ngrams: bool) -> Told:
 
 def run_page(told: Told, curve: Path, sample: Sample) -> list[Item]:
     """All of a run, in the order in which a reader asks."""
-    caption = "Loss of every batch in training, and on the valid split; dotted: tables of n-grams."
+    caption = "Loss of batches in training, and on the valid split"
+    caption += "; dotted: tables of n-grams." if told.baselines else "."
     page: list[Item] = [Heading(told.place.resolve().name.replace("_", " "), 1), conclude_run(told)]
     page += [Picture(curve, caption), _evaluations(told)]
     page += [Heading("Settings"), *map(Paragraph, settings_in_words(told.run, told.model))]
@@ -235,7 +236,7 @@ def _cost_lines(told: Told) -> list[tuple[str, str]]:
 
 def _sample(told: Told, sample: Sample) -> Sequence[Item]:
     """A text that the model writes now."""
-    how = {"temperature": sample.temperature, "key": jax.random.key(sample.seed)}
+    how: dict[str, Any] = {"temperature": sample.temperature, "key": jax.random.key(sample.seed)}
     text = generate(told.model, sample.prompt, sample.tokens, tokenizer=told.tokenizer, **how)
     said = (
         f"{sample.tokens:,} tokens after {sample.prompt!r}, at temperature {sample.temperature:g}, "

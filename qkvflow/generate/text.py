@@ -1,6 +1,6 @@
 """Generation with caches: each new token costs one step, not a pass over the whole text."""
 
-from typing import Any, overload
+from typing import Any, TypeVar
 
 import equinox as eqx
 import haliax as hax
@@ -19,22 +19,12 @@ from qkvflow.generate.plain import continue_rows
 from qkvflow.generate.request import as_rows, as_text, check_request
 from qkvflow.models import LanguageModel
 
-
-@overload
-def generate(
-    model: LanguageModel, prompt_ids: str, max_new_tokens: int, *, tokenizer: Tokenizer, **how: Any
-) -> str: ...
-
-
-@overload
-def generate(
-    model: LanguageModel, prompt_ids: NamedArray, max_new_tokens: int, **how: Any
-) -> NamedArray: ...
+_Text = TypeVar("_Text", NamedArray, str)
 
 
 def generate(
     model: LanguageModel,
-    prompt_ids: NamedArray | str,
+    prompt_ids: _Text,
     max_new_tokens: int,
     *,
     tokenizer: Tokenizer | None = None,
@@ -45,7 +35,7 @@ def generate(
     draft_depth: int | None = None,
     draft_tokens: int = 4,
     stop_early: float | None = None,
-) -> NamedArray | str:
+) -> _Text:
     """Continue a prompt by `max_new_tokens` tokens; returns prompt and continuation.
 
     The prompt is token ids with an axis "position" and any others; or, with the model's `tokenizer`,

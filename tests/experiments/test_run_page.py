@@ -96,7 +96,7 @@ def test_what_is_no_run_is_a_sentence(run, tmp_path, capsys):
     assert main(["report", "--run", str(tmp_path / "nothing")]) == 2
     assert "is no run: it " in capsys.readouterr().err
     assert main(["report", "--run", str(run), "--temperature", "-1"]) == 2
-    assert "temperature is -1" in capsys.readouterr().err
+    assert "temperature -1.0" in capsys.readouterr().err
     lines = (run / "metrics.jsonl").read_text().splitlines()
     (run / "metrics.jsonl").write_text(lines[0] + "\n")
     assert main(["report", "--run", str(run), "--no-ngrams"]) == 2

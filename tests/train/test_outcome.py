@@ -1,5 +1,6 @@
 """What can be asked of a run when it has ended, and what is shown to who watches."""
 
+import dataclasses
 import io
 import sys
 import types
@@ -13,7 +14,7 @@ from qkvflow.generate import generate
 from qkvflow.progress import drawing, in_notebook, progress
 from qkvflow.train import Outcome, train
 from qkvflow.train.watching import Bar
-from tests.train.support import tiny_run, trained_base
+from tests.train.support import tiny_run, trained_base, with_optimizer
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +101,8 @@ def test_a_notebook_has_a_bar_and_a_command_that_draws_its_own_has_not(outcome, 
 def test_train_shows_a_bar_unless_somebody_else_does(tmp_path, text, monkeypatch):
     made = []
     monkeypatch.setattr("qkvflow.train.loop.Bar", lambda run: made.append(run) or Bar(run))
-    run = tiny_run(text, steps=1)
+    run = with_optimizer(tiny_run(text), warmup=1)
+    run = dataclasses.replace(run, steps=1)
     train(run, tmp_path / "watched")
     train(run, tmp_path / "quiet", [])
     assert made == [run]
