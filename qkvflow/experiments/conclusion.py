@@ -45,7 +45,8 @@ def _of_best(best: str, summary: _Summaries, tests: Sequence[Comparison]) -> str
     if beaten:
         second = min(beaten, key=lambda arm: summary[arm].loss.mean)
         said += f": {_below(with_best[second], best)} {second}"
-        said += f", and significantly less than {_names(beaten)}" if len(beaten) > 1 else ""
+        others = "every other model" if len(beaten) == len(summary) - 1 else _names(beaten)
+        said += f", and significantly less than {others}" if len(beaten) > 1 else ""
     if equal:
         missed = max(with_best[other].found.detectable or 0.0 for other in equal)
         power = f" (a true one of {missed:.3f} could have been missed)" if missed else ""
@@ -103,7 +104,7 @@ def _facts(experiment: Experiment) -> tuple[tuple[str, str], ...]:
     summary, baselines = experiment.summary, experiment.baselines
     best = best_of(summary)
     facts = [
-        (best, f"{arm_in_words(experiment.plan.arm(best))}."),
+        ("what it is", f"{arm_in_words(experiment.plan.arm(best))}."),
         ("its cost", _cost(summary[best])),
         ("smaller", _smaller(best, summary)),
         ("n-grams", beaten_in_words(summary[best].loss.mean, baselines)),
@@ -121,13 +122,14 @@ def _cost(row: Summary) -> str:
 def _smaller(best: str, summary: _Summaries) -> str:
     """The Pareto-optimal models below the best one, with what they lose and save."""
     own = summary[best]
-    rows = [(arm, summary[arm]) for arm in pareto_optimal(summary) if arm != best]
-    return "; ".join(
-        f"{arm} loses {row.loss.mean - own.loss.mean:.4f} with "
-        f"{row.costs.parameters / own.costs.parameters:.0%} of the parameters"
+    rows = [(arm, summary[arm]) for arm in reversed(pareto_optimal(summary)) if arm != best]
+    said = "; ".join(
+        f"with {row.costs.parameters / own.costs.parameters:.0%} of the parameters {arm} is "
+        f"{row.loss.mean - own.loss.mean:.4f} worse"
         for arm, row in rows
         if row.text == own.text and row.costs.parameters < own.costs.parameters
     )
+    return f"{said[0].upper()}{said[1:]}." if said else ""
 
 
 def beaten_in_words(loss: float, baselines: Mapping[str, float]) -> str:
@@ -144,19 +146,22 @@ def beaten_in_words(loss: float, baselines: Mapping[str, float]) -> str:
     return f"{', '.join(said).capitalize()}." if said else ""
 
 
-def steps_after_compare(experiment: Experiment) -> tuple[Step, ...]:
-    """What to do after `qkvflow compare`: see the best model, let it write, ask again in earnest."""
+def steps_after_compare(experiment: Experiment, program: str = "qkvflow") -> tuple[Step, ...]:
+    """What to do after `qkvflow compare`: see the best model, let it write, ask again in earnest.
+
+    `program` is how the reader's shell calls the command.
+    """
     if not experiment.summary:
         return ()
     best = best_of(experiment.summary)
     seed = experiment.summary[best].seeds[0]
     run = shlex.quote(str(experiment.out / "runs" / best / f"seed-{seed}"))
     return (
-        Step(f"qkvflow report --run {run}", f"A page on the run of {best}"),
-        Step(f'qkvflow generate --checkpoint {run} --prompt "def "', "Let it write"),
-        Step("qkvflow compare --seeds 3 --out three-seeds", "Does the order hold over seeds"),
+        Step(f"{program} report --run {run}", f"A page on the run of {best}"),
+        Step(f'{program} generate --checkpoint {run} --prompt "def "', "Let it write"),
+        Step(f"{program} compare --seeds 3 --out three-seeds", "Does the order hold over seeds"),
         Step(
-            "qkvflow experiment run --plan laptop --out results/mine",
+            f"{program} experiment run --plan laptop --out results/mine",
             "A comparison that counts: learning rates swept, five paired seeds, statistics; hours",
         ),
     )

@@ -116,7 +116,8 @@ def run_page(told: Told, curve: Path, sample: Sample) -> list[Item]:
     """All of a run, in the order in which a reader asks."""
     caption = "Loss of batches in training, and on the valid split"
     caption += "; dotted: tables of n-grams." if told.baselines else "."
-    page: list[Item] = [Heading(told.place.resolve().name.replace("_", " "), 1), conclude_run(told)]
+    page: list[Item] = [Heading(f"Run {told.place.resolve().name.replace('_', ' ')}", 1)]
+    page.append(conclude_run(told))
     page += [Picture(curve, caption), _evaluations(told)]
     page += [Heading("Settings"), *map(Paragraph, settings_in_words(told.run, told.model))]
     page += [_costs(told), *_sample(told, sample)]
@@ -200,7 +201,7 @@ def settings_in_words(run: RunConfig, model: LanguageModel) -> list[str]:
     )
     how = (
         f"{run.steps:,} steps of {run.batch_size} x {run.length} tokens of {run.data} "
-        f"({run.tokenizer}), seed {run.seed}. {optimizer.name}, peak learning rate "
+        f"({run.tokenizer}), seed {run.seed}. Optimizer {optimizer.name}, peak learning rate "
         f"{optimizer.learning_rate:g}{warmup}, then {optimizer.schedule}; weight decay "
         f"{optimizer.weight_decay:g}, gradients clipped at {optimizer.clip:g}."
     )

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from qkvflow.report.figures import appearance, looks
 
 ROOM = 0.3
-"""Share of the range of losses by which baselines may lie outside of it, to be drawn at all."""
+"""Share of the range of losses by which a baseline may lie below it, to be drawn at all."""
 
 
 def draw_history(
@@ -37,11 +37,12 @@ def draw_history(
 
 
 def _draw_baselines(axes: Axes, baselines: Mapping[str, float]) -> None:
-    """A dotted line with its name for each that is near what is drawn."""
+    """A dotted line with its name for each that is passed, and for the next one below."""
     low, high = axes.get_ylim()
-    room = ROOM * (high - low)
+    lowest = min((float(min(line.get_ydata())) for line in axes.lines), default=low)
+    next_below = max((loss for loss in baselines.values() if loss < lowest), default=lowest)
     label: Any = {"fontsize": 7, "color": "0.3", "ha": "right", "va": "bottom"}
     for name, loss in baselines.items():
-        if low - room < loss < high:
+        if max(next_below, low - ROOM * (high - low)) <= loss < high:
             axes.axhline(loss, color="0.5", linewidth=0.8, linestyle=":")
             axes.text(0.995, loss, name, transform=axes.get_yaxis_transform(), **label)

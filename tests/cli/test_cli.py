@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from qkvflow import __version__
-from qkvflow.cli.compare import _beaten
+from qkvflow.cli.compare import _beaten, program_name
 from qkvflow.cli.main import COMMANDS, GROUPS, main
 from qkvflow.models import MODELS
 
@@ -72,6 +72,15 @@ def test_the_best_of_the_n_grams_that_a_model_beats_is_named():
     baselines = {"1-gram": 3.1, "2-gram": 2.4, "3-gram": 1.8, "4-gram": 1.5, "5-gram": 1.9}
     found = {loss: _beaten(loss, baselines) for loss in (3.2, 2.0, 1.6, 1.5, 1.4)}
     assert found == {3.2: "", 2.0: "2-grams", 1.6: "3-grams", 1.5: "3-grams", 1.4: "4-grams"}
+
+
+def test_what_to_try_next_is_said_as_the_shell_knows_the_command(monkeypatch):
+    """`make compare` calls it by its path."""
+    monkeypatch.setattr("sys.argv", [".venv/bin/qkvflow", "compare"])
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert program_name() == ".venv/bin/qkvflow"
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/qkvflow")
+    assert program_name() == "qkvflow"
 
 
 def test_a_directory_that_cannot_be_made_is_a_sentence_and_no_traceback(tmp_path, capsys):

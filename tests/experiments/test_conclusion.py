@@ -34,7 +34,7 @@ def test_the_best_one_its_lead_and_those_who_may_be_as_good():
     assert "At least 3 seeds per model, runs of 100 steps, one text" in said.limits
     facts = dict(said.facts)
     assert facts["its cost"] == "2,000 parameters, 1e+12 training FLOP, 21 ms per step, 10 MB."
-    assert facts["smaller"] == "third loses 0.0100 with 25% of the parameters"
+    assert facts["smaller"] == "With 25% of the parameters third is 0.0100 worse."
 
 
 def test_an_interval_is_read_from_the_better_side():

@@ -35,7 +35,7 @@ def test_the_page_has_all_of_a_run(run, capsys):
     assert main(["report", "--run", str(run), *SMALL]) == 0
     assert f"Written: {run}/report.html and {run}/report.md" in capsys.readouterr().out
     text, final = (run / "report.md").read_text(), final_of(run)
-    assert text.startswith("# first run\n")
+    assert text.startswith("# Run first run\n")
     assert f"time_indexed_mlp reaches {final['loss']:.4f} nats per token" in text
     assert "on the whole valid split after 12 steps." in text
     assert "This is one run: whether another model" in text
