@@ -90,17 +90,13 @@ def _replace(body: Sequence[ast.stmt], values: Mapping[str, Any]) -> None:
 
 
 def shown(value: Any) -> dict[str, Any]:
-    """What a notebook shows of a value, by media type."""
-    data: dict[str, Any] = {"text/plain": [_text(value)]}
+    """What a notebook shows of a value, by media type: as itself, or else as text."""
+    data: dict[str, Any] = {}
     if hasattr(value, "_repr_png_"):
         data["image/png"] = base64.b64encode(value._repr_png_()).decode()
-    if hasattr(value, "_repr_html_"):
+    elif hasattr(value, "_repr_html_"):
         data["text/html"] = [value._repr_html_()]
-    return data
-
-
-def _text(value: Any) -> str:
-    return f"<{type(value).__name__}>" if hasattr(value, "_repr_png_") else repr(value)
+    return {**data, "text/plain": [f"<{type(value).__name__}>" if data else repr(value)]}
 
 
 def write(name: str, notebook: Notebook) -> None:

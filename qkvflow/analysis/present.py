@@ -60,8 +60,9 @@ def present(
         studies[name] = ANALYSES[name]().study(subject)
         studies[name].write(out, name)
     found = [(ANALYSES[name].heading, ANALYSES[name]().found(studies[name])) for name in names]
-    facts = tuple((heading, sentence) for heading, sentence in found if sentence)
-    items: list[Item] = [Heading(title, 1), Conclusion(describe(subject.model), LIMITS, facts)]
+    told = [("the model", describe(subject.model)), *(line for line in found if line[1])]
+    first = told.pop(1 if len(told) > 1 else 0)[1]
+    items: list[Item] = [Heading(title, 1), Conclusion(first, LIMITS, tuple(told))]
     items += [Paragraph(note) for note in notes]
     for name, study in studies.items():
         items += _section(name, study, out / "figures", tokenizer)

@@ -20,7 +20,8 @@ def conclude(experiment: Experiment, steps: Sequence[Step] = ()) -> Conclusion:
     plan, summary = experiment.plan, experiment.summary
     if plan.trial or not summary:
         return Conclusion(WARNING if plan.trial else "No run of any model has finished.", "")
-    facts, one_text = _facts(experiment), len({row.text for row in summary.values()}) == 1
+    one_text = len({row.text for row in summary.values()}) == 1
+    facts = _facts(experiment) if one_text else ()
     if plan.contrasts is not None and experiment.tests:
         return Conclusion(_of_contrasts(experiment.tests), _limits(plan, summary), facts, tuple(steps))
     if not one_text:
@@ -37,33 +38,39 @@ def best_of(summary: _Summaries) -> str:
 
 
 def _of_best(best: str, summary: _Summaries, tests: Sequence[Comparison]) -> str:
-    """Who has the lowest loss, by how much, and from whom the difference is not significant."""
+    """Who has the lowest loss, from whom it does not differ significantly, and by how much it leads."""
     said = f"{best} has the lowest loss, {summary[best].loss.mean:.4f} nats per token"
     with_best = {_other(test, best): test for test in tests if best in (test.first, test.second)}
     equal = [other for other, test in with_best.items() if not test.significant]
     beaten = [other for other, test in with_best.items() if test.significant]
+    if equal:
+        missed = _missed([with_best[other] for other in equal])
+        said += f", with no significant difference from {_names(equal)}{missed}"
     if beaten:
         second = min(beaten, key=lambda arm: summary[arm].loss.mean)
-        said += f": {_below(with_best[second], best)} {second}"
         others = "every other model" if len(beaten) == len(summary) - 1 else _names(beaten)
-        said += f", and significantly less than {others}" if len(beaten) > 1 else ""
-    if equal:
-        missed = max(with_best[other].found.detectable or 0.0 for other in equal)
-        power = f" (a true one of {missed:.3f} could have been missed)" if missed else ""
-        said += f"{';' if beaten else ','} with no significant difference from {_names(equal)}{power}"
+        lead = _lead(with_best[second], best)
+        said += f"; it is significantly below {others}, "
+        said += f"by {lead}" if len(beaten) == 1 else f"{lead} below the next, {second}"
     return f"{said}."
+
+
+def _missed(tests: Sequence[Comparison]) -> str:
+    """How large a difference these tests could have missed, if that is known."""
+    largest = max(test.found.detectable or 0.0 for test in tests)
+    return f" (a true one of up to {largest:.3f} could have been missed)" if largest else ""
 
 
 def _other(test: Comparison, arm: str) -> str:
     return test.second if test.first == arm else test.first
 
 
-def _below(test: Comparison, better: str) -> str:
+def _lead(test: Comparison, better: str) -> str:
     """By how much the better arm of a test is below the other one."""
     sign = 1.0 if test.second == better else -1.0
     ends = sorted(sign * end for end in (test.found.interval.low, test.found.interval.high))
-    interval = f"95%: {ends[0]:.4f} to {ends[1]:.4f}, {len(test.seeds) or min(test.runs)} seeds"
-    return f"{sign * test.found.difference:.4f} less ({interval}) than"
+    seeds = len(test.seeds) or min(test.runs)
+    return f"{sign * test.found.difference:.4f} (95%: {ends[0]:.4f} to {ends[1]:.4f}, {seeds} seeds)"
 
 
 def _names(arms: Sequence[str]) -> str:
@@ -75,12 +82,17 @@ def _names(arms: Sequence[str]) -> str:
 def _of_contrasts(tests: Sequence[Comparison]) -> str:
     """How many of the pairs that a plan is about differ, and which one most."""
     different = [test for test in tests if test.significant]
-    said = f"{len(different)} of the {len(tests)} planned differences are significant"
+    if len(tests) == 1 and not different:
+        pair = f"{tests[0].first} and {tests[0].second}"
+        return f"There is no significant difference between {pair}{_missed(tests)}."
     if not different:
-        return f"{said}."
+        return f"None of the {len(tests)} planned differences is significant{_missed(tests)}."
     most = max(different, key=lambda test: abs(test.found.difference))
     better = most.first if most.found.difference < 0 else most.second
-    return f"{said}; in the largest, {better} has a loss {_below(most, better)} {_other(most, better)}."
+    count = f"{len(different)} of the {len(tests)} planned differences are significant"
+    return (
+        f"{count}; in the largest, {better} is below {_other(most, better)} by {_lead(most, better)}."
+    )
 
 
 def _limits(plan: Plan, summary: _Summaries) -> str:
@@ -93,8 +105,10 @@ def _limits(plan: Plan, summary: _Summaries) -> str:
             "steps, the order may be another."
         )
     least = min(len(row.seeds) for row in summary.values())
+    texts = len({row.text for row in summary.values()})
+    where = "one text" if texts == 1 else f"{texts} texts"
     return (
-        f"At least {least} seeds per model, runs of {steps} steps, one text: what is best in longer "
+        f"At least {least} seeds per model, runs of {steps} steps, {where}: what is best in longer "
         "runs, at other sizes or on other text is not shown."
     )
 

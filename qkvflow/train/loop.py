@@ -52,7 +52,7 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] | None = None) 
         model = qkvflow.load("runs/first")
     """
     check_loaded("This run", run.plugins)
-    out = expanded(out)
+    sinks, out = [Bar(run)] if sinks is None else sinks, expanded(out)
     with locked(out), ExitStack() as stack:
         damage = final_damage(out)
         if damage is None and is_finished(out, run):
@@ -77,8 +77,7 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] | None = None) 
         elif run.start is not None:
             program.begin(starting_arrays(run, model))
         metrics = begin_files(out, run, progress)
-        sinks = [metrics, *trackers, *([Bar(run)] if sinks is None else sinks)]
-        recorder = Recorder(run, model, sinks, progress)
+        recorder = Recorder(run, model, [metrics, *trackers, *sinks], progress)
         stack.callback(recorder.close)
         recorder.write("start", progress, **about_process(model))
         for problem in saved.problems if saved else ():

@@ -28,13 +28,21 @@ def experiment_of(losses, sizes=(), **changes):
 
 def test_the_best_one_its_lead_and_those_who_may_be_as_good():
     said = conclude(experiment_of(LOSSES, (4000, 2000, 500)))
-    assert said.found.startswith("gated has the lowest loss, 2.2133 nats per token: 0.1367 less (95%: ")
-    rest = said.found.split("3 seeds) than standard; with no significant difference from ")[1]
-    assert rest.startswith("third (a true one of ") and rest.endswith(" could have been missed).")
+    begin, end = said.found.split("; it is significantly below standard, by 0.1367 (95%: ")
+    assert begin.startswith("gated has the lowest loss, 2.2133 nats per token, with no significant ")
+    assert "difference from third (a true one of up to 0." in begin
+    assert end.endswith(", 3 seeds).")
     assert "At least 3 seeds per model, runs of 100 steps, one text" in said.limits
     facts = dict(said.facts)
     assert facts["its cost"] == "2,000 parameters, 1e+12 training FLOP, 21 ms per step, 10 MB."
     assert facts["smaller"] == "With 25% of the parameters third is 0.0100 worse."
+
+
+def test_who_leads_all_others_leads_the_next_by_so_much():
+    far = {**LOSSES, "third": (3.22, 3.20, 3.25)}
+    said = conclude(experiment_of(far)).found
+    assert "; it is significantly below every other model, 0.1367 (95%: " in said
+    assert said.endswith(", 3 seeds) below the next, standard.")
 
 
 def test_an_interval_is_read_from_the_better_side():
@@ -51,11 +59,15 @@ def test_one_seed_ranks_nothing():
 def test_of_planned_contrasts_it_is_said_how_many_differ():
     contrasts = [["gated", "standard"], ["third", "gated"]]
     said = conclude(experiment_of(LOSSES, contrasts=contrasts)).found
-    assert said.startswith("1 of the 2 planned differences are significant; in the largest, gated has")
-    assert "0.1367 less (95%: " in said and said.endswith(" than standard.")
+    assert said.startswith("1 of the 2 planned differences are significant; in the largest, gated is")
+    assert " below standard by 0.1367 (95%: " in said
     close = {"standard": (2.0, 2.1, 2.2), "gated": (2.1, 2.0, 2.2)}
     said = conclude(experiment_of(close, contrasts=[["gated", "standard"]])).found
-    assert said == "0 of the 1 planned differences are significant."
+    assert said.startswith("There is no significant difference between gated and standard (a true one")
+    close["third"] = close["standard"]
+    contrasts = [["gated", "standard"], ["third", "gated"]]
+    said = conclude(experiment_of(close, contrasts=contrasts)).found
+    assert said.startswith("None of the 2 planned differences is significant (a true one of up to 0.")
 
 
 def test_losses_on_different_texts_are_not_compared():

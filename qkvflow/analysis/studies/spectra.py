@@ -77,13 +77,13 @@ class Spectra(Analysis):
 
     def found(self, study: Study) -> str:
         sizes = (
-            f"{CIRCUITS[name]} {_change_in_words(numbers['magnitude'])}"
+            f"{numbers['magnitude']['relative_slope']:+.0%} ({CIRCUITS[name]})"
             for name, numbers in study.numbers["circuits"].items()
         )
         most = max(rank["basis"] for rank in study.numbers["depth_rank"].values())
         return (
-            "From the first depth to the last, the circuits' mean |eigenvalue| changes so: "
-            f"{'; '.join(sizes)}. The weights of all {len(study.arrays['times'])} depths are sums of "
+            "Relative to its mean, the size of a circuit's eigenvalues changes over the depth by "
+            f"{', '.join(sizes)}; the weights of all {len(study.arrays['times'])} depths are sums of "
             f"at most {most} basis matrices per map."
         )
 
