@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 
 from qkvflow.report.figures import appearance, looks
@@ -39,7 +40,7 @@ def draw_history(
 def _draw_baselines(axes: Axes, baselines: Mapping[str, float]) -> None:
     """A dotted line with its name for each that is passed, and for the next one below."""
     low, high = axes.get_ylim()
-    lowest = min((float(min(line.get_ydata())) for line in axes.lines), default=low)
+    lowest = min((float(np.min(line.get_ydata())) for line in axes.lines), default=low)
     next_below = max((loss for loss in baselines.values() if loss < lowest), default=lowest)
     label: Any = {"fontsize": 7, "color": "0.3", "ha": "right", "va": "bottom"}
     for name, loss in baselines.items():

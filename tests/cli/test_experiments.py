@@ -225,7 +225,7 @@ def test_a_place_that_cannot_be_written_is_a_sentence(plan, tmp_path, capsys):
     results = Path(__file__).parents[2] / "results" / "compare"
     options = ["--results", str(results), "--figures", "file/figures"]
     assert main(["experiment", "report", *options]) == 2
-    written = "file/figures/statistical_performance.png"
+    written = "file/figures/efficiency_with_error.png"
     assert f"{written} cannot be written: Not a directory." in capsys.readouterr().err
 
 
