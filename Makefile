@@ -6,7 +6,7 @@ LEVANTER := .venv-levanter
 DOCS := .venv-docs
 LEVANTER_TEST := $(LEVANTER)/bin/pytest -n 0 -m levanter -o filterwarnings= tests/levanter
 
-.PHONY: help install compare bench example documents figures docs quick test records test-peers levanter-quick levanter-test fuzz release-check lint clean
+.PHONY: help install compare bench example documents figures docs notebooks quick test records test-peers levanter-quick levanter-test fuzz release-check lint clean
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -42,6 +42,9 @@ $(DOCS)/installed: requirements-docs.txt
 	$(PYTHON) -m venv $(DOCS)
 	$(DOCS)/bin/pip install --quiet --disable-pip-version-check -r requirements-docs.txt
 	touch $@
+
+notebooks: install ## Run the notebooks of docs/notebooks and keep what they show
+	$(BIN)/python -m docs.notebooks
 
 quick: lint ## What to run while working: lint, types, and the tests that do not take long
 	$(BIN)/pytest -m "not long and not slow and not peers and not records"

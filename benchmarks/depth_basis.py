@@ -18,7 +18,7 @@ from rich.progress import track
 
 from qkvflow.config import Gpt2Config, OptimizerConfig, RunConfig
 from qkvflow.models import StandardLM, depth_spectra, into_basis
-from qkvflow.report.figures import COLOURS, LINES, MARKERS, figure
+from qkvflow.report.figures import appearance, figure, line_style, looks
 from qkvflow.train import evaluate, load_model, train
 from qkvflow.train.resume import open_data
 
@@ -96,15 +96,10 @@ def trained(name, directory):
 def draw(record, path):
     """The error of all matrices together over their number, one line a model."""
     with figure([path], 6.4, 4.0) as axes:
-        for i, (name, found) in enumerate(record["models"].items()):
-            axes.plot(
-                found["errors"]["all matrices"],
-                label=name,
-                color=COLOURS[i],
-                marker=MARKERS[i],
-                linestyle=LINES[i],
-                markersize=4,
-            )
+        models = [name.removesuffix(", trained") for name in record["models"]]
+        for i, (name, found) in zip(looks(models).values(), record["models"].items()):
+            look = {**appearance(i), "linestyle": line_style(i), "markersize": 4}
+            axes.plot(found["errors"]["all matrices"], label=name, **look)
         axes.set_xlabel(f"basis matrices over the depth of {LAYERS} layers")
         axes.set_ylabel("relative error of the weights (Frobenius)")
         axes.legend(fontsize=8)

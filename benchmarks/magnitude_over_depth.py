@@ -25,7 +25,7 @@ from qkvflow.config import RunConfig
 from qkvflow.config.yaml_files import read_yaml
 from qkvflow.files import read_json
 from qkvflow.nn.time_embed import layer_times
-from qkvflow.report.figures import COLOURS, LINES, MARKERS, canvas
+from qkvflow.report.figures import appearance, canvas, line_style, looks
 from qkvflow.statistics import t_interval
 from qkvflow.train import load_model
 from qkvflow.train.program import Program
@@ -98,13 +98,13 @@ def draw(table, path):
     with canvas([path], 7.2, 4.0) as drawn:
         panels = drawn.subplots(1, len(CIRCUITS))
         for axes, name in zip(panels, CIRCUITS):
-            for i, (arm, circuits) in enumerate(table.items()):
+            for (arm, circuits), i in zip(table.items(), looks(table).values()):
                 rows = np.array(circuits[name]["end"]["magnitudes"])
                 times = depths(rows.shape[1])
-                look = {"color": COLOURS[i], "marker": MARKERS[i], "markersize": 4}
-                axes.plot(times, rows.mean(axis=0), label=arm, linestyle=LINES[i], **look)
+                look = {**appearance(i), "markersize": 4, "linestyle": line_style(i)}
+                axes.plot(times, rows.mean(axis=0), label=arm, **look)
                 seeds = np.broadcast_to(times, rows.shape)
-                axes.scatter(seeds, rows, s=8, alpha=0.35, color=COLOURS[i], linewidths=0)
+                axes.scatter(seeds, rows, s=8, alpha=0.35, color=look["color"], linewidths=0)
             axes.set_yscale("log")
             axes.set_xticks(times, [f"{t:.2g}" for t in times])
             axes.set_xlabel("depth t")

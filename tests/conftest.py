@@ -42,13 +42,15 @@ LONG = (
         "plugins",
         "unchanged",
         "test_documents.py",
+        "test_notebooks.py",
     ),
     *(f"cli/test_{of}.py" for of in ("analyze", "cli", "experiments", "finetuning_commands")),
     "cli/test_training_commands.py",
-    *(f"experiments/test_{of}.py" for of in ("pack", "present", "reuse", "runner", "starts")),
+    *(f"experiments/test_{of}.py" for of in ("pack", "present", "reuse", "run_page", "runner")),
+    "experiments/test_starts.py",
     *(f"models/test_{of}.py" for of in ("adapted", "causality", "segments", "training", "unroll")),
     *(f"train/test_{of}.py" for of in ("checkpoints", "depths", "learning", "loop")),
-    *(f"train/test_{of}.py" for of in ("parallel", "start", "step")),
+    *(f"train/test_{of}.py" for of in ("outcome", "parallel", "start", "step")),
 )
 """Tests that train, run commands, open browsers or compile much: `make quick` leaves them out."""
 TESTS_BETWEEN_CLEARING = 20

@@ -101,4 +101,4 @@ def test_on_a_page_a_title_is_a_heading_and_a_note_a_paragraph(tmp_path):
     assert parts[:2] == ["# Page", "## Losses"]
     assert parts[3:] == ["Lower is better.", "End.\n"]
     html = to_html([TABLE])
-    assert html.index("<h2>Losses</h2>") < html.index("<table>") < html.index("<p>Lower")
+    assert html.index('<h2 id="losses">Losses</h2>') < html.index("<table>") < html.index("<p>Lower")

@@ -7,7 +7,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from qkvflow.report.figures import COLOURS, MARKERS, STYLE, figure
+from qkvflow.report.figures import COLOURS, STYLE, appearance, figure, looks
 
 Record = dict[str, Any]
 RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
@@ -46,14 +46,13 @@ def draw_growth(records: dict[str, dict[str, Record]], path: Path) -> None:
         drawn = Figure(figsize=(3.2 * len(records), 3.2), layout="constrained")
         panels = drawn.subplots(1, len(records), squeeze=False)[0]
         for panel, (axis, by_name) in zip(panels, records.items()):
-            for colour, marker, (name, record) in zip(COLOURS, MARKERS, by_name.items()):
+            for (name, record), i in zip(by_name.items(), looks(by_name).values()):
                 label = f"{name}, p = {record['exponent']:.2f}"
                 milliseconds = [1e3 * seconds for seconds in record["seconds"]]
                 panel.plot(
                     record["values"],
                     milliseconds,
-                    color=colour,
-                    marker=marker,
+                    **appearance(i),
                     markersize=4,
                     linewidth=1.2,
                     label=label,

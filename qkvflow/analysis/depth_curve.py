@@ -70,18 +70,18 @@ def depth_table(points: Sequence[DepthPoint]) -> Table:
     return Table(heads, tuple(rows))
 
 
-def draw_depth_curve(points: Sequence[DepthPoint], own: int, file: Path) -> None:
+def draw_depth_curve(points: Sequence[DepthPoint], own: int, file: Path, model: str = "") -> None:
     """Loss over depth, the model's own depth marked, and what a token costs there."""
-    from qkvflow.report.figures import appearance, canvas  # late: matplotlib takes a second to import
+    from qkvflow.report.figures import appearance, canvas, looks  # late: matplotlib takes a second
 
-    depths = [point.depth for point in points]
+    depths, look = [point.depth for point in points], appearance(looks([model])[model])
     with canvas([file], 6.4, 3.0) as drawn:
         loss, cost = drawn.subplots(1, 2)
-        loss.plot(depths, [point.evaluation.bits_per_byte for point in points], **appearance(2))
+        loss.plot(depths, [point.evaluation.bits_per_byte for point in points], **look)
         loss.axvline(own, color="0.6", linestyle=":", label=f"trained with {own} layers")
         loss.set(xlabel="layers", ylabel="bits per byte")
         loss.legend()
-        cost.plot(depths, [point.milliseconds for point in points], **appearance(1))
+        cost.plot(depths, [point.milliseconds for point in points], **look)
         cost.set(xlabel="layers", ylabel="milliseconds per 1,000 tokens", ylim=(0, None))
         for axes in (loss, cost):
             axes.set_xscale("log", base=2)

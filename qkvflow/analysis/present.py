@@ -1,6 +1,6 @@
 """Analyses, their files, figures and page: what `qkvflow analyze` does, from Python."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from qkvflow.analysis.study import ANALYSES, Study, Subject
@@ -9,8 +9,14 @@ from qkvflow.config import ConfigError
 from qkvflow.data import Tokenizer
 from qkvflow.files import file_errors, write_text
 from qkvflow.models import LanguageModel, count_parameters
-from qkvflow.report.page import Heading, Paragraph, element, frame
+from qkvflow.report.page import Conclusion, Heading, Item, Paragraph, to_html
 from qkvflow.report.table import Table
+
+LIMITS = (
+    "This is one trained model: whether another seed of it, or another model, would look alike is not "
+    "shown, nor that anything seen here makes it better or worse."
+)
+"""What no analysis of a single model shows."""
 
 
 def obstacle(name: str, subject: Subject) -> ConfigError | None:
@@ -53,21 +59,23 @@ def present(
     for name in names:
         studies[name] = ANALYSES[name]().study(subject)
         studies[name].write(out, name)
-    parts = [element(Heading(title, 1)), element(Paragraph(describe(subject.model)))]
-    parts += [element(Paragraph(note)) for note in notes]
-    parts += _body(studies, out / "figures", tokenizer)
+    found = [(ANALYSES[name].heading, ANALYSES[name]().found(studies[name])) for name in names]
+    told = [("the model", describe(subject.model)), *(line for line in found if line[1])]
+    first = told.pop(1 if len(told) > 1 else 0)[1]
+    items: list[Item] = [Heading(title, 1), Conclusion(first, LIMITS, tuple(told))]
+    items += [Paragraph(note) for note in notes]
+    for name, study in studies.items():
+        items += _section(name, study, out / "figures", tokenizer)
     page = out / "analysis.html"
-    write_text(page, frame(title, "\n".join(parts), STYLE))
+    write_text(page, to_html(items, STYLE))
     return page, studies
 
 
-def _body(studies: Mapping[str, Study], figures: Path, tokenizer: Tokenizer) -> list[str]:
-    """The main numbers of all analyses, then a section of each."""
-    lines, sections = [], []
-    for name, study in studies.items():
-        analysis = ANALYSES[name]()
-        lines += analysis.main_numbers(study)
-        sections.append(element(Heading(analysis.heading)))
-        sections += analysis.text(study, tokenizer)
-        sections += [element(picture) for picture in analysis.draw(study, figures)]
-    return [element(Table(("", ""), tuple(lines))), *sections]
+def _section(name: str, study: Study, figures: Path, tokenizer: Tokenizer) -> list[Item]:
+    """An analysis: its numbers and how to read them, its text, its figures."""
+    analysis = ANALYSES[name]()
+    numbers = Table(("quantity", "value"), tuple(analysis.main_numbers(study)))
+    section: list[Item] = [Heading(analysis.heading), *analysis.text(study, tokenizer)]
+    section += analysis.draw(study, figures)
+    reading = [Paragraph(analysis.reading)] if analysis.reading else []
+    return [*section, numbers, *reading]

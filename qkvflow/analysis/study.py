@@ -18,7 +18,7 @@ from qkvflow.analysis.corpus import Look, Sample, over_windows
 from qkvflow.config.registry import Registry
 from qkvflow.data import Tokenizer
 from qkvflow.models import LanguageModel
-from qkvflow.report.page import Picture
+from qkvflow.report.page import Item, Picture
 
 Line = tuple[str, str]
 """A quantity and its value, in words."""
@@ -83,6 +83,8 @@ class Analysis(ABC):
 
     heading: ClassVar[str]
     """Above its part of the page."""
+    reading: ClassVar[str] = ""
+    """How its main numbers are read."""
 
     def check(self, subject: Subject) -> object:
         """Raise a `ConfigError` that says why it does not apply to a model, before any work."""
@@ -94,10 +96,14 @@ class Analysis(ABC):
 
     @abstractmethod
     def main_numbers(self, study: Study) -> list[Line]:
-        """A few lines that the command prints and the page begins with."""
+        """A few lines that the command prints and that its part of the page ends with."""
 
-    def text(self, study: Study, tokenizer: Tokenizer) -> list[str]:
-        """HTML before the figures."""
+    def found(self, study: Study) -> str:
+        """What was found, in a sentence that the page begins with; nothing: no sentence."""
+        return ""
+
+    def text(self, study: Study, tokenizer: Tokenizer) -> list[Item]:
+        """What stands before the figures."""
         return []
 
     def draw(self, study: Study, directory: Path) -> list[Picture]:

@@ -9,6 +9,9 @@ the models differ in size and cost and that they learn, not which is the better 
 
 import os
 import pickle
+import shlex
+import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +22,7 @@ from rich.console import Console
 from qkvflow.cli.experiment_display import run_experiment, show_failures
 from qkvflow.config import ConfigError, read_recipe
 from qkvflow.config.yaml_files import merged
+from qkvflow.experiments.conclusion import steps_after_compare
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.report import write_report
 from qkvflow.experiments.summary import Summary
@@ -141,6 +145,13 @@ def processes_of(options: Options) -> int:
     return options.processes
 
 
+def program_name() -> str:
+    """How this command is called where its directory is not on the path, as after `make compare`."""
+    called = Path(sys.argv[0])
+    is_off_path = called.name == "qkvflow" and shutil.which("qkvflow") is None
+    return shlex.quote(str(called)) if is_off_path else "qkvflow"
+
+
 def run(options: Options) -> int:
     """Print the two tables, with progress between them; write results and report."""
     console = Console()
@@ -154,6 +165,7 @@ def run(options: Options) -> int:
     summary = experiment.summary_to_json()
     write_json(results.with_suffix(".json"), summary)
     write_bytes(results.with_suffix(".pkl"), pickle.dumps(summary))
-    page, _ = write_report([experiment], "Every named model, after a minute of training")
+    steps = steps_after_compare(experiment, program_name())
+    page, _ = write_report([experiment], "Every named model, after a minute of training", steps=steps)
     console.print(f"Written: {results}.json, {results}.pkl. The report is {page}", markup=False)
     return 1 if experiment.failures else 0

@@ -193,7 +193,8 @@ def show_depths(model: LanguageModel, split: TokenSplit, data: str, options: Opt
     print(f"{text}; the model has {layers} layers")
     Console().print(to_terminal(depth_table(points)))
     if options.figure is not None:
-        draw_depth_curve(points, layers, options.figure)
+        name = model.preset.name if model.preset else ""
+        draw_depth_curve(points, layers, options.figure, name)
         print(f"The figure is {options.figure}.")
 
 

@@ -19,6 +19,7 @@ COMMANDS = {
     "train": "Train a model on any text; started again, it goes on where it stopped.",
     "evaluate": "The loss of a trained model on a whole split of a text.",
     "generate": "Continue a text with a trained model, at any depth.",
+    "report": "Write a page on one run: curve, costs, settings, a sample of text, n-grams.",
     "finetune": "Adapt a trained model to other text, at its own depth or another.",
     "import": "Bring in a model of another library: GPT-2 or Llama.",
     "export": "Write a model at another depth, as a few matrices, or for transformers.",

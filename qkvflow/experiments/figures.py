@@ -17,9 +17,13 @@ from qkvflow.statistics import Sample
 
 MANY = 8
 """Arms up to which a legend leaves room for what it stands in."""
+MOST_LINES = 12
+"""Arms that can be told apart by their lines."""
 MOST = 24
-"""Arms that can be told apart by their lines or markers."""
+"""Arms that can be told apart by their markers."""
 Summaries = Mapping[str, Summary]
+Looks = Mapping[str, int]
+"""Of every arm the number of its look, the same in all figures of an experiment."""
 _SEED: Any = {"s": 12, "alpha": 0.45, "linewidths": 0}
 """The point of a seed, behind the mean."""
 
@@ -35,10 +39,12 @@ def _name_arms(axes: Axes) -> None:
         axes.figure.legend(handles, labels, loc="outside right upper", fontsize=7)
 
 
-def draw_performance(summary: Summaries, directory: Path, baselines: Mapping[str, float]) -> None:
+def draw_performance(
+    summary: Summaries, directory: Path, baselines: Mapping[str, float], looks: Looks
+) -> None:
     """`statistical_performance`: the valid loss of every arm, each seed a point, mean and interval."""
     with figure(both(directory, "statistical_performance"), 6.4, 0.5 + 0.42 * len(summary)) as axes:
-        _points(axes, {name: row.loss for name, row in summary.items()})
+        _points(axes, {name: row.loss for name, row in summary.items()}, looks)
         low, high = axes.get_xlim()
         for name, loss in baselines.items():
             if low - 0.5 * (high - low) < loss < high + 0.5 * (high - low):
@@ -54,18 +60,18 @@ def _of_seeds(summary: Summaries) -> str:
     return "mean and 95% interval; points: seeds" if several else "one seed"
 
 
-def draw_speed(summary: Summaries, directory: Path) -> None:
+def draw_speed(summary: Summaries, directory: Path, looks: Looks) -> None:
     """`speed_comparison`: milliseconds per step of every arm."""
     with figure(both(directory, "speed_comparison"), 6.4, 0.5 + 0.42 * len(summary)) as axes:
-        _points(axes, {name: row.milliseconds for name, row in summary.items()})
+        _points(axes, {name: row.milliseconds for name, row in summary.items()}, looks)
         axes.set_xlim(left=0)
         axes.set_xlabel("milliseconds per training step (median; points: seeds)")
 
 
-def _points(axes: Axes, rows: Mapping[str, Sample | tuple[float, ...]]) -> None:
+def _points(axes: Axes, rows: Mapping[str, Sample | tuple[float, ...]], looks: Looks) -> None:
     """Rows of points, the first arm on top: a sample with its mean and interval, or with its median."""
-    for i, row in enumerate(rows.values()):
-        style = appearance(i)
+    for i, (name, row) in enumerate(rows.items()):
+        style = appearance(looks[name])
         points = row.values if isinstance(row, Sample) else row
         middle = row.mean if isinstance(row, Sample) else float(np.median(row))
         half = row.half_width if isinstance(row, Sample) else None
@@ -78,7 +84,9 @@ def _points(axes: Axes, rows: Mapping[str, Sample | tuple[float, ...]]) -> None:
     axes.grid(axis="y", visible=False)
 
 
-def draw_efficiency(summary: Summaries, directory: Path, baselines: Mapping[str, float]) -> None:
+def draw_efficiency(
+    summary: Summaries, directory: Path, baselines: Mapping[str, float], looks: Looks
+) -> None:
     """`efficiency_with_error`: loss over parameters, with a line through what is Pareto-optimal.
 
     Of the n-grams, those are drawn that lie between the models, and the next one above and below them.
@@ -90,8 +98,8 @@ def draw_efficiency(summary: Summaries, directory: Path, baselines: Mapping[str,
         for _, rows in itertools.groupby(best, key=lambda row: row.text):
             axes.step(*zip(*((row.costs.parameters, row.loss.mean) for row in rows)), **line)
             line.pop("label", None)
-        for i, (arm, row) in enumerate(summary.items()):
-            style, size = appearance(i), row.costs.parameters
+        for arm, row in summary.items():
+            style, size = appearance(looks[arm]), row.costs.parameters
             axes.scatter([size] * len(row.seeds), row.loss.values, **_SEED, color=style["color"])
             bar: Any = {"fmt": style["marker"], "color": style["color"], "capsize": 3, "markersize": 7}
             axes.errorbar(size, row.loss.mean, yerr=row.loss.half_width, **bar, label=arm)
@@ -105,11 +113,12 @@ def draw_efficiency(summary: Summaries, directory: Path, baselines: Mapping[str,
         _name_arms(axes)
 
 
-def draw_over_depth(found: Mapping[str, Mapping[int, Sample]], directory: Path) -> None:
+def draw_over_depth(found: Mapping[str, Mapping[int, Sample]], directory: Path, looks: Looks) -> None:
     """`depth_curves`: the loss of every arm over the number of layers that it is run with."""
     depths = sorted({depth for of in found.values() for depth in of})
     with figure(both(directory, "depth_curves"), 6.4, 4.0) as axes:
-        for i, (arm, of) in enumerate(found.items()):
+        for arm, of in found.items():
+            i = looks[arm]
             half = [0.0 if sample.half_width is None else sample.half_width for sample in of.values()]
             style = {**appearance(i), "linestyle": line_style(i), "capsize": 3, "label": arm}
             axes.errorbar(list(of), [sample.mean for sample in of.values()], yerr=half, **style)
@@ -138,7 +147,11 @@ def _baselines(axes: Axes, baselines: Mapping[str, float]) -> None:
 
 
 def draw_curves(
-    records: Sequence[Record], directory: Path, baselines: Mapping[str, float], reference: str
+    records: Sequence[Record],
+    directory: Path,
+    baselines: Mapping[str, float],
+    reference: str,
+    looks: Looks,
 ) -> None:
     """`learning_curves`: the loss on a fixed part of the valid split; the band is all seeds.
 
@@ -160,10 +173,10 @@ def draw_curves(
     }
     with canvas(both(directory, "learning_curves"), 6.4, 5.6 if others else 4.0) as drawn:
         panels = drawn.subplots(2 if others else 1, 1, sharex=True, squeeze=False)[:, 0]
-        for i, arm in enumerate(curves):
-            _band(panels[0], curves[arm], i, arm)
+        for arm, of_arm in curves.items():
+            _band(panels[0], of_arm, looks[arm], arm)
             if arm in others:
-                _band(panels[1], others[arm], i, arm)
+                _band(panels[1], others[arm], looks[arm], arm)
         low, high = panels[0].get_ylim()
         _baselines(panels[0], {name: of for name, of in baselines.items() if low < of < high})
         panels[0].set_ylabel("valid loss, nats per token")
@@ -221,12 +234,12 @@ def _band(axes: Axes, curves: _Curves, i: int, label: str) -> None:
     axes.plot(steps, losses.mean(0), label=label, **line, **style)
 
 
-def draw_sweep(choices: Choices, directory: Path) -> None:
+def draw_sweep(choices: Choices, directory: Path, looks: Looks) -> None:
     """`sweep`: the loss of every arm over the learning rate, the choice marked."""
     failures: Counter[float] = Counter()
     with figure(both(directory, "sweep"), 6.4, 4.0) as axes:
-        for i, (arm, choice) in enumerate(choices.items()):
-            style = appearance(i)
+        for arm, choice in choices.items():
+            style = appearance(looks[arm])
             for rate in (rate for rate, loss in choice.sweep if loss is None):
                 place = axes.get_xaxis_transform()
                 height = 1.0 + 0.04 * failures[rate]  # above the axes, one over the other
@@ -236,7 +249,8 @@ def draw_sweep(choices: Choices, directory: Path) -> None:
             known = {rate: loss for rate, loss in choice.sweep if loss is not None}
             if choice.learning_rate is None:
                 continue
-            axes.plot(*zip(*known.items()), label=arm, linestyle=line_style(i), markersize=4, **style)
+            line = {"linestyle": line_style(looks[arm]), "markersize": 4, **style}
+            axes.plot(*zip(*known.items()), label=arm, **line)
             circle: Any = {"markersize": 11, "fillstyle": "none", "color": style["color"]}
             axes.plot(choice.learning_rate, known[choice.learning_rate], "o", **circle)
         rates = sorted({rate for choice in choices.values() for rate, _ in choice.sweep})
@@ -248,7 +262,9 @@ def draw_sweep(choices: Choices, directory: Path) -> None:
         _name_arms(axes)
 
 
-def draw_forest(tests: Sequence[Comparison], reference: str | None, directory: Path) -> None:
+def draw_forest(
+    tests: Sequence[Comparison], reference: str | None, directory: Path, looks: Looks
+) -> None:
     """`forest`: differences with their intervals and the margin.
 
     They are those of all arms to the reference; without one, all of the tests.
@@ -262,10 +278,12 @@ def draw_forest(tests: Sequence[Comparison], reference: str | None, directory: P
     with figure(both(directory, "forest"), 6.4, 0.75 + 0.34 * len(rows)) as axes:
         axes.axvspan(-margin, margin, color="0.93")
         axes.axvline(0.0, color="0.4", linewidth=1.0)
-        for i, (_, points, difference, low, high) in enumerate(rows):
-            axes.scatter(points, [i] * len(points), **_SEED, color="#1b1b1b")
+        for i, (name, points, difference, low, high) in enumerate(rows):
+            style = appearance(looks[name] if reference else 0)
+            axes.scatter(points, [i] * len(points), **_SEED, color=style["color"])
             error = [[difference - low], [high - difference]]
-            axes.errorbar(difference, i, xerr=error, fmt="s", color="#1b1b1b", capsize=3, markersize=5)
+            bar: Any = {"fmt": style["marker"], "color": style["color"], "capsize": 3, "markersize": 6}
+            axes.errorbar(difference, i, xerr=error, **bar)
         size = 9 if reference else 7  # a pair takes two lines
         axes.set_yticks(range(len(rows)), [row[0] for row in rows], fontsize=size)
         axes.set_ylim(len(rows) - 0.5, -0.5)

@@ -389,7 +389,7 @@ def _matching_problems(arm: Arm, arms: Mapping[str, Arm]) -> Iterator[str]:
 def arm_of(name: str) -> str:
     """The arm that one side of a contrast is.
 
-    Example:
+    Examples:
         >>> arm_of("elastic"), arm_of("elastic@8")
         ('elastic', 'elastic')
     """

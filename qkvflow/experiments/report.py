@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from qkvflow.experiments import figures, tables
+from qkvflow.experiments.conclusion import conclude
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Failed, Finished, Record, finished
 from qkvflow.experiments.results import Experiment
 from qkvflow.experiments.summary import Comparison, Summary, losses_over_depth
-from qkvflow.experiments.trial import WARNING
 from qkvflow.files import file_errors, write_text
-from qkvflow.report.page import Heading, Item, Paragraph, Picture, write_both
+from qkvflow.report.figures import looks
+from qkvflow.report.page import Heading, Item, Paragraph, Picture, Step, write_both
 from qkvflow.report.table import of_markdown, to_latex
 
 MOST_PAIRS = 60
@@ -24,14 +25,16 @@ IN_TEXT = ("efficiency_with_error", "learning_curves", "depth_curves", "forest")
 """Figures that report.md shows, and that are kept with it; the others say what a table says."""
 
 
-def experiment_page(title: str, experiment: Experiment, pictures: Mapping[str, Path]) -> list[Item]:
-    """All of an experiment, in the order in which a reader asks."""
+def experiment_page(
+    title: str, experiment: Experiment, pictures: Mapping[str, Path], steps: Sequence[Step] = ()
+) -> list[Item]:
+    """All of an experiment, in the order in which a reader asks; `steps` are what to do next."""
     plan, records, baselines = experiment.plan, experiment.records, experiment.baselines
-    page: list[Item] = [Heading(title, 1), *([Paragraph(WARNING)] if plan.trial else [])]
+    page: list[Item] = [Heading(title, 1), conclude(experiment, steps)]
     page += _pictures(pictures, "efficiency_with_error")
     page.append(Paragraph(_what(plan, records)))
     page.append(tables.losses(experiment.summary, baselines, records[0].run["length"]))
-    page += _pictures(pictures, "statistical_performance", "learning_curves")
+    page += _pictures(pictures, "learning_curves")
     over_depth = losses_over_depth(records)
     if over_depth:
         page += [tables.over_depth(over_depth, plan.depth_tokens), *_pictures(pictures, "depth_curves")]
@@ -141,7 +144,6 @@ def _versions(versions: Mapping[str, str]) -> str:
 
 def _pictures(pictures: Mapping[str, Path], *names: str) -> list[Item]:
     captions = {
-        "statistical_performance": "Valid loss of every model.",
         "efficiency_with_error": "Valid loss of every model over its parameters; dotted: tables of "
         "n-grams of the same text.",
         "learning_curves": "Valid loss in training, on a part of the split; below, to the reference "
@@ -158,26 +160,25 @@ def _pictures(pictures: Mapping[str, Path], *names: str) -> list[Item]:
 
 
 def draw_all(experiment: Experiment, directory: Path) -> dict[str, Path]:
-    """Draw every figure that the records allow; their png files by name."""
+    """Draw every figure of the page that the records allow; their png files by name."""
     summary, plan, drawn = experiment.summary, experiment.plan, []
-    if summary:
-        figures.draw_performance(summary, directory, experiment.baselines)
-        figures.draw_speed(summary, directory)
-        drawn += ["statistical_performance", "speed_comparison"]
+    baselines, of = experiment.baselines, looks(plan.names)
     if 0 < len(summary) <= figures.MOST:
-        figures.draw_efficiency(summary, directory, experiment.baselines)
-        figures.draw_curves(experiment.records, directory, experiment.baselines, plan.reference)
-        drawn += ["efficiency_with_error", "learning_curves"]
+        figures.draw_efficiency(summary, directory, baselines, of)
+        drawn += ["efficiency_with_error"]
+    if 0 < len(summary) <= figures.MOST_LINES:
+        figures.draw_curves(experiment.records, directory, baselines, plan.reference, of)
+        drawn += ["learning_curves"]
     over_depth = losses_over_depth(experiment.records)
-    if 0 < len(over_depth) <= figures.MOST:
-        figures.draw_over_depth(over_depth, directory)
+    if 0 < len(over_depth) <= figures.MOST_LINES:
+        figures.draw_over_depth(over_depth, directory, of)
         drawn += ["depth_curves"]
     reference = plan.reference if plan.contrasts is None else None
     if any(reference in (None, test.first, test.second) for test in experiment.tests):
-        figures.draw_forest(experiment.tests, reference, directory)
+        figures.draw_forest(experiment.tests, reference, directory, of)
         drawn += ["forest"]
-    if experiment.choices:
-        figures.draw_sweep(experiment.choices, directory)
+    if 0 < len(experiment.choices) <= figures.MOST_LINES:
+        figures.draw_sweep(experiment.choices, directory, of)
         drawn += ["sweep"]
     if experiment.gates:
         arm = min(experiment.gates, key=lambda name: summary[name].loss.mean)
@@ -185,6 +186,16 @@ def draw_all(experiment: Experiment, directory: Path) -> dict[str, Path]:
         figures.draw_gates(gates, f"{arm}, seed {seed}", directory)
         drawn += ["gates"]
     return {name: directory / f"{name}.png" for name in drawn}
+
+
+def draw_for_print(experiment: Experiment, directory: Path) -> list[str]:
+    """All figures of the page, and those that a table of the page says as well; their names."""
+    drawn, of = list(draw_all(experiment, directory)), looks(experiment.plan.names)
+    if experiment.summary:
+        figures.draw_performance(experiment.summary, directory, experiment.baselines, of)
+        figures.draw_speed(experiment.summary, directory, of)
+        drawn += ["statistical_performance", "speed_comparison"]
+    return drawn
 
 
 def write_table(summary: Mapping[str, Summary], path: Path) -> None:
@@ -196,16 +207,20 @@ def write_table(summary: Mapping[str, Summary], path: Path) -> None:
 
 
 def write_report(
-    experiments: Sequence[Experiment], title: str, out: Path | None = None
+    experiments: Sequence[Experiment],
+    title: str,
+    out: Path | None = None,
+    steps: Sequence[Step] = (),
 ) -> tuple[Path, Path]:
     """OUT/report.html and OUT/report.md, and the figures that they show, in OUT/figures.
 
-    One experiment is a page in its own directory, unless another is named; several share a page.
+    One experiment is a page in its own directory, unless another is named, with `steps` as what to do
+    next; several share a page.
     """
     out = out or experiments[0].out
     if len(experiments) == 1:
         drawn = draw_all(experiments[0], out / "figures")
-        return write_both(experiment_page(title, experiments[0], drawn), out)
+        return write_both(experiment_page(title, experiments[0], drawn, steps), out)
     places = [out / "figures" / f"{i}-{of.out.resolve().name}" for i, of in enumerate(experiments, 1)]
     of_each = list(map(draw_all, experiments, places))
     return write_both(page_of_several(title, experiments, of_each), out)

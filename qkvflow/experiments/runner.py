@@ -49,6 +49,7 @@ from qkvflow.provenance import now
 from qkvflow.train import Sink, evaluate, load_model, read_metrics, train
 from qkvflow.train.resume import final_damage, open_data
 from qkvflow.train.run_files import checkpoint_paths
+from qkvflow.train.watching import Bar
 
 _HERE = Path(__file__).parents[2]
 """Where the package lies, which is nobody's business in a record."""
@@ -72,6 +73,13 @@ class Watcher:
 
     def end(self, job: Job, record: Record) -> None:
         """A run has ended, here or in another process."""
+
+
+class Shown(Watcher):
+    """A bar for each run, in a notebook or on a terminal."""
+
+    def begin(self, job: Job) -> Sequence[Sink]:
+        return [Bar(job.run, f"{job.arm}, seed {job.run.seed}")]
 
 
 def prepare(

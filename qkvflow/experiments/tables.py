@@ -7,6 +7,7 @@ from qkvflow.experiments.plan import Arm, Plan
 from qkvflow.experiments.records import Choice, Choices, Costs, Record
 from qkvflow.experiments.store import Gates
 from qkvflow.experiments.summary import Comparison, Summary, finite, pareto_optimal, steps_below
+from qkvflow.experiments.words import arm_in_words
 from qkvflow.report.table import Row, Table
 from qkvflow.statistics import ALPHA, Interval, Sample, smallest_p_value
 
@@ -193,10 +194,11 @@ def _not_compared(plan: Plan, tests: Sequence[Comparison]) -> str:
 
 
 def settings(plan: Plan, summary: _Summaries) -> Table:
-    """In what models differ that was chosen for them."""
+    """What models are, and in what they differ that was chosen for them."""
     rows = tuple(
         (
             name,
+            arm_in_words(plan.arm(name)),
             f"{row.hidden_dim}",
             f"{row.steps:,}",
             f"{row.learning_rate:g}",
@@ -204,8 +206,8 @@ def settings(plan: Plan, summary: _Summaries) -> Table:
         )
         for name, row in summary.items()
     )
-    heads = ("model", "width", "steps", "learning rate", "made equal to")
-    return Table(heads, rows, "Settings", words=frozenset({"made equal to"}))
+    heads = ("model", "what it is", "width", "steps", "learning rate", "made equal to")
+    return Table(heads, rows, "Settings", words=frozenset({"what it is", "made equal to"}))
 
 
 def _equal_to(arm: Arm) -> str:

@@ -34,7 +34,7 @@ class Finetuned:
     adapter_bytes: int = 0
 
 
-def finetune(config: FinetuneConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Finetuned:
+def finetune(config: FinetuneConfig, out: str | Path, sinks: Sequence[Sink] | None = None) -> Finetuned:
     """Fine-tune as `config` says, in the directory `out`; go on where it stopped.
 
     At the end `out/final` holds the whole model, `out/adapter` what was trained if that is not all,

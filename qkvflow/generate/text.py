@@ -1,14 +1,17 @@
 """Generation with caches: each new token costs one step, not a pass over the whole text."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
+import haliax as hax
 import jax
 import jax.numpy as jnp
+import numpy as np
 from haliax import NamedArray
 from jax import Array
 
 from qkvflow.config import ConfigError
+from qkvflow.data import Tokenizer
 from qkvflow.generate.choosing import choose_token
 from qkvflow.generate.drafts import generate_with_drafts
 from qkvflow.generate.early import generate_stopping_early
@@ -16,12 +19,15 @@ from qkvflow.generate.plain import continue_rows
 from qkvflow.generate.request import as_rows, as_text, check_request
 from qkvflow.models import LanguageModel
 
+_Text = TypeVar("_Text", NamedArray, str)
+
 
 def generate(
     model: LanguageModel,
-    prompt_ids: NamedArray,
+    prompt_ids: _Text,
     max_new_tokens: int,
     *,
+    tokenizer: Tokenizer | None = None,
     key: Array | None = None,
     temperature: float = 1.0,
     top_k: int | None = None,
@@ -29,16 +35,18 @@ def generate(
     draft_depth: int | None = None,
     draft_tokens: int = 4,
     stop_early: float | None = None,
-) -> NamedArray:
+) -> _Text:
     """Continue a prompt by `max_new_tokens` tokens; returns prompt and continuation.
 
-    The prompt has an axis "position" and any others. Temperature 0 takes the likeliest token and
-    needs no key. `top_k` keeps the k likeliest tokens, `top_p` the smallest set of likeliest tokens
-    that has at least probability p; both after the temperature. Attention keeps keys and values of
-    each layer, the state-space part a state of fixed size. With a `draft_depth` the same curves at so
-    few layers propose `draft_tokens` tokens at a time: the same distribution, sooner where many
-    proposals stand; `generate_with_drafts` also says how many did. With `stop_early`, a bound, tokens
-    leave the loop over layers when their prediction has settled: see `generate_stopping_early`.
+    The prompt is token ids with an axis "position" and any others; or, with the model's `tokenizer`,
+    a text, which may outgrow the model's longest sequence: it goes on from the second half of that.
+    Temperature 0 takes the likeliest token and needs no key. `top_k` keeps the k likeliest tokens,
+    `top_p` the smallest set of likeliest tokens that has at least probability p; both after the
+    temperature. Attention keeps keys and values of each layer, the state-space part a state of fixed
+    size. With a `draft_depth` the same curves at so few layers propose `draft_tokens` tokens at a
+    time: the same distribution, sooner where many proposals stand; `generate_with_drafts` also says
+    how many did. With `stop_early`, a bound, tokens leave the loop over layers when their prediction
+    has settled: see `generate_stopping_early`.
 
     Examples:
         >>> import haliax as hax, jax
@@ -51,6 +59,9 @@ def generate(
         (Axis(name='batch', size=1), Axis(name='position', size=8))
     """
     how: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    if isinstance(prompt_ids, str):
+        how |= {"draft_depth": draft_depth, "draft_tokens": draft_tokens, "stop_early": stop_early}
+        return _generate_text(model, tokenizer, prompt_ids, max_new_tokens, key, how)
     if stop_early is not None:
         if draft_depth is not None:
             problem = "stop_early changes what drafts would be checked against; leave one of them out."
@@ -67,3 +78,29 @@ def generate(
     key = jax.random.key(0) if key is None else key
     new = continue_rows(model, rows, key, max_new_tokens, eqx.Partial(choose_token, **how))
     return as_text(jnp.concatenate([rows, new], axis=1), ids)
+
+
+def _generate_text(
+    model: LanguageModel,
+    tokenizer: Tokenizer | None,
+    prompt: str,
+    count: int,
+    key: Array | None,
+    how: dict[str, Any],
+) -> str:
+    """A text and its continuation, window by window."""
+    longest = model.config.max_position_embeddings
+    if tokenizer is None or longest < 2:
+        needs = "its tokenizer=..., too" if tokenizer is None else "a model of 2 positions or more"
+        problem = f"the prompt is a text, and a text needs {needs}."
+        raise ConfigError("Nothing can be generated like this:", [problem])
+    ids = np.asarray(tokenizer.encode(prompt), np.int32)
+    begun = len(ids)
+    while len(ids) < begun + count:
+        context = ids if len(ids) < longest else ids[-(longest // 2) :]
+        more = min(begun + count - len(ids), longest - len(context))
+        key, own = (None, None) if key is None else jax.random.split(key)
+        named = hax.named(jnp.asarray(context)[None], ("batch", "position"))
+        whole = generate(model, named, more, key=own, **how)
+        ids = np.concatenate([ids, np.asarray(whole.array)[0, len(context) :]])
+    return prompt + tokenizer.decode(ids[begun:])

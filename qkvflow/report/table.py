@@ -53,6 +53,10 @@ class Table:
             self, heads=self.heads + other.heads[1:], rows=rows, words=self.words | other.words
         )
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows of it."""
+        return f"{to_html(self)}<p>{html.escape(self.note)}</p>"
+
     def is_words(self, place: int) -> bool:
         """Whether a column is set to the left."""
         return place == 0 or self.heads[place] in self.words
@@ -80,7 +84,8 @@ def to_html(table: Table) -> str:
     """The rows, in a frame that scrolls where it is wider than the page."""
     head = _cells("th", table, table.heads)
     rows = "".join(f"<tr>{_cells('td', table, row)}</tr>" for row in table.rows)
-    return f"<div><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    whole = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    return f'<div class="table">{whole}</div>'
 
 
 def _cells(tag: str, table: Table, row: Row) -> str:

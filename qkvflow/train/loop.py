@@ -22,35 +22,24 @@ from qkvflow.plugins import check_loaded
 from qkvflow.train.checkpoints import Best, CheckpointStore, Progress, on_host
 from qkvflow.train.evaluation import Evaluation, evaluate
 from qkvflow.train.metrics import MetricsFile, Sink, make_trackers
+from qkvflow.train.outcome import Outcome
 from qkvflow.train.program import Program, TrainingError
 from qkvflow.train.recorder import Recorder, about_process
 from qkvflow.train.resume import final_damage, find_saved, is_finished, open_data
 from qkvflow.train.run_files import write_models
 from qkvflow.train.start import starting_arrays
 from qkvflow.train.step import LIMIT, Report
+from qkvflow.train.watching import Bar
 
 MOST_LEFT_OUT = 0.01
 """Share of the train split that may never be a target without a word."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended."""
-
-    out: Path
-    step: int
-    finished: bool
-    """Whether all steps were taken; else it was asked to stop, and goes on when started again."""
-    asked_to_stop: bool = False
-    """Be it after the last step: what comes after this run should not begin."""
-    there_before: bool = False
-    """Whether it had finished before, so that nothing was run."""
-
-
-def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcome:
+def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] | None = None) -> Outcome:
     """Train as `run` says, keeping everything in the directory `out`; go on where it stopped.
 
-    At the end `out/final` holds the model, `out/metrics.jsonl` the curve. `sinks` see every record.
+    At the end `out/final` holds the model, `out/metrics.jsonl` the curve. `sinks` see every record;
+    where none are named, a bar is shown in a notebook or on a terminal.
 
     Raises:
         ConfigError, DataError: something cannot be used; nothing was begun.
@@ -59,11 +48,11 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
             were not finite.
 
     Examples:
-        train(RunConfig(model="shared", steps=200), "runs/first")
+        train(RunConfig(model="shared", steps=200), "runs/first").plot()
         model = qkvflow.load("runs/first")
     """
     check_loaded("This run", run.plugins)
-    out = expanded(out)
+    sinks, out = [Bar(run)] if sinks is None else sinks, expanded(out)
     with locked(out), ExitStack() as stack:
         damage = final_damage(out)
         if damage is None and is_finished(out, run):

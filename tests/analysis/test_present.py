@@ -4,12 +4,13 @@ import dataclasses
 import json
 import re
 import struct
+from html import escape as html_of
 
 import numpy as np
 import pytest
 
 from qkvflow.analysis import ANALYSES, Sample, Subject, draw_windows
-from qkvflow.analysis.present import obstacle, present
+from qkvflow.analysis.present import LIMITS, obstacle, present
 from qkvflow.analysis.studies.lyapunov import ALL_ROWS
 from qkvflow.analysis.study import plain
 from qkvflow.analysis.tokens import opacities, said, strip
@@ -94,6 +95,13 @@ def test_the_page_needs_nothing_else_and_quotes_text(whole):
     assert "A &lt;model&gt;" in html
     assert "A &amp; b." in html
     assert html.count("<figure>") == 10
+    head = html[html.index('<section class="conclusion">') : html.index("</section>")]
+    assert head.count("<dt>") == len(ANALYSES) and html_of(LIMITS) in head
+    assert "nats per token" in head and "the direction that grows most ends" in head
+    tables = html.split('<th class="words">quantity</th>')[1:]
+    assert len(tables) == len(ANALYSES)
+    for name, table in zip(ANALYSES, tables):
+        assert html_of(ANALYSES[name].reading) in table, "every number is explained where it stands"
     assert re.search(r"\bNaN\b|\binf\b", html) is None
     assert "</b>" not in html
 

@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from qkvflow import __version__
-from qkvflow.cli.compare import _beaten
+from qkvflow.cli.compare import _beaten, program_name
 from qkvflow.cli.main import COMMANDS, GROUPS, main
 from qkvflow.models import MODELS
 
@@ -74,6 +74,15 @@ def test_the_best_of_the_n_grams_that_a_model_beats_is_named():
     assert found == {3.2: "", 2.0: "2-grams", 1.6: "3-grams", 1.5: "3-grams", 1.4: "4-grams"}
 
 
+def test_what_to_try_next_is_said_as_the_shell_knows_the_command(monkeypatch):
+    """`make compare` calls it by its path."""
+    monkeypatch.setattr("sys.argv", [".venv/bin/qkvflow", "compare"])
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert program_name() == ".venv/bin/qkvflow"
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/qkvflow")
+    assert program_name() == "qkvflow"
+
+
 def test_a_directory_that_cannot_be_made_is_a_sentence_and_no_traceback(tmp_path, capsys):
     (tmp_path / "file").write_text("no directory")
     results = Path(__file__).parents[2] / "results" / "long"
@@ -99,8 +108,15 @@ def test_compare_trains_every_model_and_shows_what_differs(capsys, monkeypatch, 
         assert re.search(r" \d+ s +\d+ MB *$", row), row
     assert "table of 6-grams" in printed
     page = (tmp_path / "comparison" / "report.html").read_text()
-    assert page.index("<figure>") < page.index("<p>") < page.index("<table>")
-    assert json.loads((tmp_path / "tong_comparison_results.json").read_text())["standard"]["params"]
+    assert page.index('<section class="conclusion">') < page.index("<figure>") < page.index("<table>")
+    conclusion = page[page.index("<section") : page.index("</section>")]
+    results = json.loads((tmp_path / "tong_comparison_results.json").read_text())
+    best = min(MODELS, key=lambda name: results[name]["loss_mean"])
+    assert f"<strong>{best} has the lowest loss, " in conclusion, "which model is best here"
+    assert " parameters, " in conclusion and " ms per step" in conclusion, "at what cost"
+    assert f"--run comparison/runs/{best}/seed-0" in conclusion, "and what to try next"
+    assert "does not rank the models" in conclusion
+    assert results["standard"]["params"]
     (tmp_path / "tong_comparison_results.pkl").unlink()
     for out in ("comparison", "other"):
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):

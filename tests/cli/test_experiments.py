@@ -109,7 +109,7 @@ def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
     assert "once, after its last step" in (tmp_path / "out" / "report.md").read_text()
     if CHROMIUM is not None:
         found = look_at(tmp_path / "out" / "report.html", tmp_path, COUNT_PARTS)
-        assert len(found["images"]) == 6 and min(found["images"]) > 500
+        assert len(found["images"]) == 5 and min(found["images"]) > 500
     capsys.readouterr()
     assert main(["experiment", "cost", "--results", "out", "--loss", "4.0"]) == 0
     assert "seconds" in capsys.readouterr().out
@@ -225,7 +225,7 @@ def test_a_place_that_cannot_be_written_is_a_sentence(plan, tmp_path, capsys):
     results = Path(__file__).parents[2] / "results" / "compare"
     options = ["--results", str(results), "--figures", "file/figures"]
     assert main(["experiment", "report", *options]) == 2
-    written = "file/figures/statistical_performance.png"
+    written = "file/figures/efficiency_with_error.png"
     assert f"{written} cannot be written: Not a directory." in capsys.readouterr().err
 
 

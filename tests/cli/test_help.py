@@ -97,6 +97,7 @@ NEEDED = {
     "import": ["--gpt2", "none", "--out", "none"],
     "levanter export": ["--checkpoint", "none", "--config", "none", "--out", "none"],
     "levanter import": ["--run", "none", "--config", "none", "--out", "none"],
+    "report": ["--run", "none"],
     "train": ["--out", "none"],
 }
 """Options that have no default."""

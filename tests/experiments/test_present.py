@@ -20,12 +20,19 @@ from qkvflow.experiments.figures import draw_gates
 from qkvflow.experiments.gates import gate_use
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import AtDepth, Choice, Failed, Point, finished
-from qkvflow.experiments.report import draw_all, name_of, write_report, write_table
+from qkvflow.experiments.report import (
+    draw_all,
+    draw_for_print,
+    name_of,
+    write_report,
+    write_table,
+)
 from qkvflow.experiments.results import Experiment
 from qkvflow.experiments.summary import losses_over_depth
 from qkvflow.experiments.tables import over_depth
+from qkvflow.models import MODELS as NAMED
 from qkvflow.report import figures as drawing
-from qkvflow.report.figures import appearance, line_style
+from qkvflow.report.figures import MODELS, appearance, line_style, looks
 from tests.experiments.support import (
     check_pdf,
     check_picture,
@@ -68,20 +75,15 @@ def keep_gates(out, arm, gates, seed=0):
 
 
 def test_every_figure_is_a_png_and_a_pdf_with_fonts(experiment, tmp_path):
-    drawn = draw_all(experiment, tmp_path / "figures")
-    assert set(drawn) == {
-        "statistical_performance",
-        "efficiency_with_error",
-        "speed_comparison",
-        "learning_curves",
-        "depth_curves",
-        "forest",
-        "sweep",
-        "gates",
+    names = draw_for_print(experiment, tmp_path / "figures")
+    of_the_page = {
+        *("efficiency_with_error", "learning_curves", "depth_curves", "forest", "sweep", "gates"),
     }
-    for path in drawn.values():
-        check_picture(path)
-        check_pdf(path.with_suffix(".pdf"))
+    assert set(names) == of_the_page | {"statistical_performance", "speed_comparison"}
+    for name in names:
+        check_picture(tmp_path / "figures" / f"{name}.png")
+        check_pdf(tmp_path / "figures" / f"{name}.pdf")
+    assert set(draw_all(experiment, tmp_path / "page")) == of_the_page
 
 
 @pytest.fixture
@@ -115,7 +117,7 @@ def test_losses_over_depth_have_a_table_and_a_figure(experiment, tmp_path, kept)
 
 
 def test_figures_show_seeds_bands_what_is_pareto_optimal_and_the_margin(experiment, tmp_path, kept):
-    draw_all(experiment, tmp_path / "figures")
+    draw_for_print(experiment, tmp_path / "figures")
     seeds = [points.get_offsets() for points in kept["statistical_performance"].axes[0].collections]
     assert [points[:, 0].tolist() for points in seeds if len(points) == 3] == [
         list(losses) for losses in LOSSES.values()
@@ -156,7 +158,7 @@ def test_gates_of_the_best_arm_are_drawn_and_those_of_unfinished_runs_do_not_cou
 
 
 def test_error_bars_are_the_intervals(experiment, tmp_path, kept):
-    draw_all(experiment, tmp_path / "figures")
+    draw_for_print(experiment, tmp_path / "figures")
     summary = experiment.summary
     wanted = [(row.loss.mean, row.loss.half_width) for row in summary.values()]
     for name, axis in (("statistical_performance", 0), ("efficiency_with_error", 1)):
@@ -177,7 +179,7 @@ def error_bar(container, axis):
 
 
 def test_what_axes_are_called_is_not_cut_off(experiment, tmp_path, kept):
-    draw_all(experiment, tmp_path / "figures")
+    draw_for_print(experiment, tmp_path / "figures")
     for name, drawn in kept.items():
         FigureCanvasAgg(drawn).draw()
         whole = drawn.get_window_extent()
@@ -190,7 +192,7 @@ def test_what_axes_are_called_is_not_cut_off(experiment, tmp_path, kept):
 def test_of_one_seed_no_interval_is_spoken_of(tmp_path, kept):
     plan = Plan.of(tiny_fields("x.txt", seeds=1))
     records = [made_up_record("standard", 0, 2.0), made_up_record("gated", 0, 2.1)]
-    draw_all(Experiment(tmp_path, plan, records), tmp_path / "figures")
+    draw_for_print(Experiment(tmp_path, plan, records), tmp_path / "figures")
     panes = [kept[name].axes[-1] for name in ("statistical_performance", "learning_curves")]
     labels = [
         *(axes.get_xlabel() for axes in panes),
@@ -245,8 +247,39 @@ def test_sizes_can_be_read_off_however_near_they_are(tmp_path, kept, largest):
 
 
 def test_lines_of_one_colour_differ():
-    looks = [(appearance(i)["color"], str(line_style(i))) for i in range(16)]
-    assert len(set(looks)) == 16
+    styles = [(appearance(i)["color"], str(line_style(i))) for i in range(16)]
+    assert len(set(styles)) == 16
+
+
+def test_a_model_has_one_look_in_whatever_company():
+    alone, in_company = looks(["shared"]), looks(["mine", "shared", "yours", "standard"])
+    assert alone["shared"] == in_company["shared"] == MODELS.index("shared")
+    assert list(in_company) == ["mine", "shared", "yours", "standard"]
+    assert len({appearance(i)["color"] for i in in_company.values()}) == 4
+    many = looks([*MODELS, *(f"arm_{i}" for i in range(40))])
+    assert len({tuple(appearance(i).values()) for i in many.values()}) == len(many)
+    assert set(NAMED) <= set(MODELS), "every named model has a look of its own"
+
+
+def test_the_look_of_a_model_is_that_of_all_figures(experiment, tmp_path, kept):
+    draw_for_print(experiment, tmp_path / "figures")
+    wanted = appearance(looks(experiment.plan.names)["gated"])["color"]
+    row = 1  # of all arms, below the reference
+    assert kept["statistical_performance"].axes[0].containers[row][0].get_color() == wanted
+    assert kept["efficiency_with_error"].axes[0].containers[row][0].get_color() == wanted
+    assert kept["depth_curves"].axes[0].containers[row][0].get_color() == wanted
+    assert kept["forest"].axes[0].containers[row - 1][0].get_color() == wanted
+    assert kept["sweep"].axes[0].lines[2 * row].get_color() == wanted
+    assert kept["learning_curves"].axes[0].lines[row].get_color() == wanted
+
+
+def test_more_lines_than_can_be_told_apart_are_not_drawn(tmp_path):
+    names = [f"arm_{i}" for i in range(figures.MOST_LINES + 1)]
+    plan = Plan.of(tiny_fields("x.txt", arms=dict.fromkeys(names), seeds=1, reference="arm_0"))
+    records = [made_up_record(name, 0, 2.0 + i / 10) for i, name in enumerate(names)]
+    tuned = dict.fromkeys(names, Choice(2e-3, False, ((1e-3, 3.0), (2e-3, 2.9))))
+    drawn = draw_all(Experiment(tmp_path, plan, records, tuned), tmp_path / "figures")
+    assert set(drawn) == {"efficiency_with_error"}
 
 
 def test_gates_that_change_their_sign():
@@ -274,10 +307,10 @@ def test_the_names_of_many_arms_stand_beside_what_is_drawn(tmp_path, kept):
 
 def test_arms_are_told_apart_in_grey():
     """By their markers, and mostly by how dark their colours are."""
-    looks = [appearance(i) for i in range(8)]
-    assert len({look["marker"] for look in looks[:7]}) == 7
-    assert len({(look["marker"], look["color"]) for look in looks}) == 8
-    grey = sorted(rgb_to_grey(to_rgb(look["color"])) for look in looks[:6])
+    styles = [appearance(i) for i in range(8)]
+    assert len({style["marker"] for style in styles}) == 8
+    assert len({(style["marker"], style["color"]) for style in styles}) == 8
+    grey = sorted(rgb_to_grey(to_rgb(style["color"])) for style in styles[:6])
     assert min(np.diff(grey)) > 0.02, grey
 
 
@@ -365,9 +398,9 @@ def test_pages_have_no_script_of_data(experiment):
         for record in experiment.records
     ]
     page, text = write_report([dataclasses.replace(experiment, records=records)], hostile)
-    for file in (page, text):
+    for file, own in ((page, 1), (text, 0)):
         shown = file.read_text()
-        assert "<script" not in shown and "onerror=alert(1)>" not in shown
+        assert shown.count("<script") == own and "onerror=alert(1)>" not in shown
         assert shown.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 4
 
 
@@ -395,7 +428,7 @@ def test_several_experiments_stand_on_one_page(experiment, tmp_path):
 def test_the_page_opens_in_a_browser_without_errors_or_a_network(experiment, tmp_path):
     page, _ = write_report([experiment], "A page")
     found = look_at(page, tmp_path, COUNT_PARTS)
-    assert len(found["images"]) == 7, "one of them over depth"
+    assert len(found["images"]) == 6, "one of them over depth"
     assert min(found["images"]) > 500
     assert found["tables"] == 8
 

@@ -16,7 +16,7 @@ from qkvflow.analysis.study import ANALYSES, Analysis, Line, Study, Subject
 from qkvflow.analysis.tokens import sensitivity_strip, strip
 from qkvflow.data import Tokenizer
 from qkvflow.progress import progress
-from qkvflow.report.page import Paragraph, Picture, element
+from qkvflow.report.page import Fragment, Item, Paragraph, Picture
 
 ALL_ROWS = 96
 """Tokens up to which the sensitivity of every position is computed, and not of the chosen one alone."""
@@ -29,6 +29,13 @@ class Lyapunov(Analysis):
     """Exponents of the sequence and of every token; the sensitivity to every input token."""
 
     heading = "Lyapunov exponents and sensitivity"
+    reading = (
+        "An exponent of l means that a small change of the embeddings along its direction is exp(l) "
+        "times as large after the last layer; below zero it shrinks. The largest of the sequence is "
+        "that of the direction that grows most, and what the last pass changed says how well it is "
+        "known. That of a token is how its own place answers to itself. Sensitivity is the size of the "
+        "last state's answer to a change of an embedding; 1 is what no layers at all would give."
+    )
 
     def check(self, subject: Subject) -> object:
         return subject.model.plan()
@@ -92,7 +99,15 @@ class Lyapunov(Analysis):
             lines.append(("largest exponent, corpus", sample.in_words(0, "+.3f")))
         return lines
 
-    def text(self, study: Study, tokenizer: Tokenizer) -> list[str]:
+    def found(self, study: Study) -> str:
+        largest = study.numbers["largest"]
+        what = "drives apart" if largest > 0 else "brings together"
+        return (
+            f"Over depth this model {what} what begins nearly alike: the direction that grows "
+            f"most ends {np.exp(largest):.3g} times as long as it began."
+        )
+
+    def text(self, study: Study, tokenizer: Tokenizer) -> list[Item]:
         """The text, coloured by sensitivity and by exponents."""
         how = (
             "Point at a token, or choose it with the Tab key, to see what that output position "
@@ -110,10 +125,10 @@ class Lyapunov(Analysis):
             "blue shrinks, the stronger the colour, the faster."
         )
         return [
-            element(Paragraph(reading)),
-            sensitivity_strip(study),
-            element(Paragraph(exponents)),
-            strip(study.numbers["tokens"], study.arrays["token_exponents"], "exponent"),
+            Paragraph(reading),
+            Fragment(sensitivity_strip(study)),
+            Paragraph(exponents),
+            Fragment(strip(study.numbers["tokens"], study.arrays["token_exponents"], "exponent")),
         ]
 
     def draw(self, study: Study, directory: Path) -> list[Picture]:

@@ -21,6 +21,10 @@ class Modulation(Analysis):
     """The modulators of every map, how far they are from constant, and how far the weights are."""
 
     heading = "Modulation over depth"
+    reading = (
+        "The spread of a map's modulators m(t), such as gates, is ||m(t) - mean|| / ||m||, with the "
+        "mean over depth: 0% for what is the same at every depth."
+    )
 
     def check(self, subject: Subject) -> object:
         return modulators(subject.model, subject.times[:1])
@@ -44,6 +48,14 @@ class Modulation(Analysis):
             ("spread of modulators, most", f"{spreads[most]:.1%} ({most})"),
             ("spread of modulators, least", f"{spreads[least]:.1%} ({least})"),
         ]
+
+    def found(self, study: Study) -> str:
+        spreads, weights = study.numbers["spread"], study.numbers["weight_spread"]
+        most = max(spreads, key=spreads.__getitem__)
+        return (
+            f"What depends on depth in these weights changes most in {most} (a spread of "
+            f"{spreads[most]:.0%}); the weights themselves spread by up to {max(weights.values()):.0%}."
+        )
 
     def draw(self, study: Study, directory: Path) -> list[Picture]:
         return [

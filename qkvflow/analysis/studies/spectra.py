@@ -22,7 +22,7 @@ from qkvflow.analysis.study import ANALYSES, Analysis, Line, Study, Subject
 from qkvflow.data import Tokenizer
 from qkvflow.progress import progress
 from qkvflow.report.figures import appearance, line_style
-from qkvflow.report.page import Paragraph, Picture, element
+from qkvflow.report.page import Item, Paragraph, Picture
 from qkvflow.report.table import Row, Table
 
 CIRCUITS = {"qk": "QK", "ov": "OV", "mlp": "feed-forward", "ssm": "state space"}
@@ -36,6 +36,11 @@ class Spectra(Analysis):
     """Eigenvalues, singular values, numerical range of every circuit; the depth rank of every map."""
 
     heading = "Spectra of the weights"
+    reading = (
+        "The mean |eigenvalue| of a circuit is over its heads and all depths, with its change from the "
+        "first depth to the last relative to that mean. Basis matrices: so many matrices per map, "
+        "each with a coefficient of its own at every depth, carry 99% of its squared weights."
+    )
 
     def check(self, subject: Subject) -> object:
         return check_circuits(subject.model, subject.circuits)
@@ -70,7 +75,19 @@ class Spectra(Analysis):
         text = f"{ranks[most]['basis']} of {times} ({most}; 99% of its squared weights)"
         return [*lines, ("basis matrices that a map needs, at most", text)]
 
-    def text(self, study: Study, tokenizer: Tokenizer) -> list[str]:
+    def found(self, study: Study) -> str:
+        sizes = (
+            f"{numbers['magnitude']['relative_slope']:+.0%} ({CIRCUITS[name]})"
+            for name, numbers in study.numbers["circuits"].items()
+        )
+        most = max(rank["basis"] for rank in study.numbers["depth_rank"].values())
+        return (
+            "Relative to its mean, the size of a circuit's eigenvalues changes over the depth by "
+            f"{', '.join(sizes)}; the weights of all {len(study.arrays['times'])} depths are sums of "
+            f"at most {most} basis matrices per map."
+        )
+
+    def text(self, study: Study, tokenizer: Tokenizer) -> list[Item]:
         head: Row = ("circuit", "heads", "mean |eigenvalue|", "over depth")
         head += ("spectral norm", "numerical radius")
         rows = tuple(
@@ -90,7 +107,7 @@ class Spectra(Analysis):
             "Neighbouring depths are not independent: take the p-value of the rank correlation as an "
             "aid."
         )
-        return [element(Table(head, rows)), element(Paragraph(reading))]
+        return [Table(head, rows), Paragraph(reading)]
 
     def draw(self, study: Study, directory: Path) -> list[Picture]:
         return [

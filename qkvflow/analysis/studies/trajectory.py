@@ -13,7 +13,7 @@ from qkvflow.analysis.study import ANALYSES, Analysis, Line, Study, Subject
 from qkvflow.analysis.tokens import lens_table
 from qkvflow.analysis.trajectory import lens, path, settled
 from qkvflow.data import Tokenizer
-from qkvflow.report.page import Paragraph, Picture, element
+from qkvflow.report.page import Fragment, Item, Paragraph, Picture
 
 OF_WINDOWS = ("norm", "turn", "speed", "loss", "entropy", "divergence")
 """Quantities whose means over tokens are compared with those of a corpus."""
@@ -24,6 +24,11 @@ class Trajectory(Analysis):
     """Norm, angle and speed of the residual stream; the predictions at every depth."""
 
     heading = "The way over depth"
+    reading = (
+        "The length of x is that of the residual stream of a token, and a layer turns it by an angle. "
+        "The loss by the lens is that of the predictions that the head makes of the stream at a depth. "
+        "A prediction has settled at the depth from which on its likeliest token stays; 1 is the last."
+    )
 
     def check(self, subject: Subject) -> object:
         return subject.model.plan()
@@ -63,13 +68,20 @@ class Trajectory(Analysis):
             lines.append(("loss at depth 1, corpus", sample.in_words(-1, ".3f")))
         return lines
 
-    def text(self, study: Study, tokenizer: Tokenizer) -> list[str]:
+    def found(self, study: Study) -> str:
+        loss, settled = study.numbers["loss"], study.numbers["settled_mean"]
+        return (
+            f"Read off at every depth, the loss on this text goes from {loss[0]:.2f} nats per token to "
+            f"{loss[-1]:.2f}; on average a prediction settles after {settled:.0%} of the depth."
+        )
+
+    def text(self, study: Study, tokenizer: Tokenizer) -> list[Item]:
         reading = (
             "What the model would say next at each depth, below the token it has just read; darker is "
             "more certain, and a frame marks the depth from which on the choice stays. The last row "
             "of a column is its first guess, from the embedding alone."
         )
-        return [element(Paragraph(reading)), lens_table(study, tokenizer)]
+        return [Paragraph(reading), Fragment(lens_table(study, tokenizer))]
 
     def draw(self, study: Study, directory: Path) -> list[Picture]:
         return [

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from qkvflow.cli.experiment.shared import OUT
 from qkvflow.config import ConfigError
-from qkvflow.experiments.report import draw_all, name_of, title_of, write_report, write_table
+from qkvflow.experiments.report import draw_for_print, name_of, title_of, write_report, write_table
 from qkvflow.experiments.results import Experiment, read_experiment
 
 
@@ -60,6 +60,6 @@ def _draw(experiments: Sequence[Experiment], directory: Path) -> None:
     """Figures and table; each experiment in a directory of its own where there are several."""
     for experiment in experiments:
         place = directory if len(experiments) == 1 else directory / experiment.out.resolve().name
-        drawn = draw_all(experiment, place)
+        drawn = draw_for_print(experiment, place)
         write_table(experiment.summary, place / "results_table.tex")
         print(f"Written to {place}: {', '.join(drawn)} (png, pdf), results_table.tex")
