@@ -30,11 +30,12 @@ class Lyapunov(Analysis):
 
     heading = "Lyapunov exponents and sensitivity"
     reading = (
-        "An exponent of l means that a small change of the embeddings along its direction is exp(l) "
-        "times as large after the last layer; below zero it shrinks. The largest of the sequence is "
-        "that of the direction that grows most, and what the last pass changed says how well it is "
-        "known. That of a token is how its own place answers to itself. Sensitivity is the size of the "
-        "last state's answer to a change of an embedding; 1 is what no layers at all would give."
+        "An exponent of +1 means that a small change of the embeddings along its direction is e times "
+        "as large after the last layer, +2 e^2 times; below zero it shrinks. The largest of the "
+        "sequence is that of the direction that grows most, and what the last pass changed says how "
+        "well it is known. That of a token is how its own place answers to itself. Sensitivity is the "
+        "size of the last state's answer to a change of an embedding; 1 is what no layers at all would "
+        "give."
     )
 
     def check(self, subject: Subject) -> object:

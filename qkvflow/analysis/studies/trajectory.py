@@ -77,9 +77,9 @@ class Trajectory(Analysis):
 
     def text(self, study: Study, tokenizer: Tokenizer) -> list[Item]:
         reading = (
-            "What the model would say next at each depth, below the token it has just read; darker is "
-            "more certain, and a frame marks the depth from which on the choice stays. The last row "
-            "of a column is its first guess, from the embedding alone."
+            "What the model would say next at each depth, below the token it has just read; a stronger "
+            "colour is more certain, and a frame marks the depth from which on the choice stays. The "
+            "last row of a column is its first guess, from the embedding alone."
         )
         return [Paragraph(reading), Fragment(lens_table(study, tokenizer))]
 
