@@ -155,8 +155,8 @@ def test_every_script_is_a_command_and_writes_where_it_is_said(name, monkeypatch
         runpy.run_path(str(script), run_name="__main__")
     assert ended.value.code == 0
     printed = capsys.readouterr().out
-    assert f"usage: qkvflow {command} " in printed
-    assert directory in printed
+    assert f"usage: {script} " in printed
+    assert directory in printed and f"qkvflow {command} " in printed
 
 
 def test_the_readme_begins_with_the_two_commands():

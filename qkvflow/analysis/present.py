@@ -9,6 +9,7 @@ from qkvflow.config import ConfigError
 from qkvflow.data import Tokenizer
 from qkvflow.files import file_errors, write_text
 from qkvflow.models import LanguageModel, count_parameters
+from qkvflow.progress import elapsed
 from qkvflow.report.page import Heading, Paragraph, element, frame
 from qkvflow.report.table import Table
 
@@ -51,11 +52,13 @@ def present(
         out.mkdir(parents=True, exist_ok=True)
     studies: dict[str, Study] = {}
     for name in names:
-        studies[name] = ANALYSES[name]().study(subject)
+        with elapsed(f"{name}: compiling and computing"):
+            studies[name] = ANALYSES[name]().study(subject)
         studies[name].write(out, name)
     parts = [element(Heading(title, 1)), element(Paragraph(describe(subject.model)))]
     parts += [element(Paragraph(note)) for note in notes]
-    parts += _body(studies, out / "figures", tokenizer)
+    with elapsed("drawing figures"):
+        parts += _body(studies, out / "figures", tokenizer)
     page = out / "analysis.html"
     write_text(page, frame(title, "\n".join(parts), STYLE))
     return page, studies

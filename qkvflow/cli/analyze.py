@@ -41,6 +41,7 @@ from qkvflow.data import (
 )
 from qkvflow.models import LanguageModel
 from qkvflow.nn.time_embed import layer_times
+from qkvflow.progress import elapsed
 from qkvflow.report.table import Table, to_terminal
 from qkvflow.train import load_model, read_tokenizer
 from qkvflow.train.resume import own_text
@@ -91,7 +92,9 @@ class Options:
 
 def run(options: Options) -> None:
     """Study, draw, write, and print the main numbers."""
-    model, tokenizer = in_float32(load_model(options.checkpoint)), read_tokenizer(options.checkpoint)
+    with elapsed("reading the model"):
+        model = in_float32(load_model(options.checkpoint))
+        tokenizer = read_tokenizer(options.checkpoint)
     data = _open(options, tokenizer)
     subject = subject_of(options, model, tokenizer, data)
     names, notes = applicable(options.what, subject)

@@ -8,7 +8,7 @@ The text is that of the model's own run, where no other is named.
 The baseline that a model has to beat can be shown beside it: --ngrams 3 fits n-grams of order 1 to 3 on
 the train split of the same text, in the same tokens.
 
-Tasks are those of lm-evaluation-harness (pip install 'qkvflow[lm-eval]'), which reads their data.
+Tasks are those of lm-evaluation-harness (pip install -e ".[lm-eval]"), which reads their data.
 """
 
 from contextlib import ExitStack

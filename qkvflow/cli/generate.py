@@ -4,34 +4,27 @@
     qkvflow generate --checkpoint runs/first --prompt "The river " --depth 12 --temperature 0
     qkvflow generate --checkpoint runs/first --prompt "The river " --draft-depth 2
 
-When the model's longest sequence is full, it goes on from the second half of it.
+Text is printed as it comes. When the model's longest sequence is full, it goes on from the second half
+of it.
 """
 
+import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import haliax as hax
 import jax
 import jax.numpy as jnp
 import numpy as np
 from haliax import NamedArray
-from jax import Array
 
 from qkvflow.config import ConfigError
 from qkvflow.config.strict import Count, NotNegativeInt, bound_problems
 from qkvflow.data.tokenizer import Ids, Tokenizer
-from qkvflow.generate import (
-    Drafted,
-    Stopped,
-    choice_problems,
-    generate,
-    generate_stopping_early,
-    generate_with_drafts,
-)
-from qkvflow.models import LanguageModel, unroll
+from qkvflow.generate import Drafted, choice_problems, stream
+from qkvflow.models import unroll
 from qkvflow.progress import elapsed
 from qkvflow.train import load_model, read_tokenizer
 
@@ -81,21 +74,39 @@ def run(options: Options) -> None:
     if options.depth is not None:
         with elapsed(f"sampling the weights at {options.depth} layers"):
             model = unroll(model, options.depth, unit_steps=options.unit_steps)
-    shown = ""
-    drafted: list[Drafted] = []
-    stopped: list[Stopped] = []
-    for ids in continuations(model, prompt, options, drafted, stopped):
+    blocks = stream(
+        model,
+        hax.named(jnp.asarray(prompt)[None], ("batch", "position")),
+        options.tokens,
+        key=jax.random.key(options.seed),
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        draft_depth=options.draft_depth,
+        draft_tokens=options.draft_tokens,
+        stop_early=options.stop_early,
+    )
+    with elapsed("compiling, then reading the prompt"):
+        first = next(blocks)
+    show(options.prompt, itertools.chain([first], blocks), options.tokens, tokenizer)
+    if blocks.drafted:
+        print(said_of(blocks.drafted), file=sys.stderr)
+    if blocks.stopped:
+        used, layers = np.mean([each.layers for each in blocks.stopped]), model.config.num_layers
+        print(f"Tokens stopped after {used:.1f} of {layers} layers on average.", file=sys.stderr)
+
+
+def show(prompt: str, blocks: Iterable[NamedArray], count: int, tokenizer: Tokenizer) -> None:
+    """Print a prompt and the tokens that follow it, each block as soon as it is there."""
+    shown, ids = "", np.zeros((0,), np.int32)
+    for block in blocks:
+        ids = np.concatenate([ids, np.asarray(block.array)[0]])
         # A character may be made of several tokens: one that is not whole yet waits for the rest.
-        text = options.prompt + tokenizer.decode(ids)
-        whole = text if len(ids) == options.tokens else text.rstrip("\ufffd")
+        text = prompt + tokenizer.decode(ids)
+        whole = text if len(ids) == count else text.rstrip("\ufffd")
         print(whole[len(shown) :], end="", flush=True)
         shown = whole
     print()
-    if drafted:
-        print(said_of(drafted), file=sys.stderr)
-    if stopped:
-        used, layers = np.mean([each.layers for each in stopped]), model.config.num_layers
-        print(f"Tokens stopped after {used:.1f} of {layers} layers on average.", file=sys.stderr)
 
 
 def read_prompt(tokenizer: Tokenizer, text: str) -> Ids:
@@ -122,59 +133,3 @@ def said_of(drafted: list[Drafted]) -> str:
     depth, share = drafted[-1].depth, accepted / proposed
     line = f"At depth {depth}, {proposed} tokens were proposed and {accepted} accepted ({share:.0%})."
     return line if note is None else f"{line} {note}"
-
-
-def continuations(
-    model: LanguageModel,
-    prompt: np.ndarray,
-    options: Options,
-    drafted: list[Drafted],
-    stopped: list[Stopped],
-) -> Iterator[np.ndarray]:
-    """All new tokens so far, again and again, each time with more.
-
-    What became of drafts, and of tokens that stopped early, is added.
-    """
-    longest = model.config.max_position_embeddings
-    key = jax.random.key(options.seed)
-    ids = prompt
-    if longest < 2:
-        raise ConfigError("Nothing can be generated:", ["the model sees one position only."])
-    while len(ids) < len(prompt) + options.tokens:
-        left = len(prompt) + options.tokens - len(ids)
-        context = ids if len(ids) < longest else ids[-(longest // 2) :]
-        count = min(left, longest - len(context))
-        key, k = jax.random.split(key)
-        layers = model.config.num_layers
-        with elapsed(f"compiling, then generating {count} tokens with {layers} layers"):
-            named = hax.named(jnp.asarray(context)[None], ("batch", "position"))
-            whole = _continued(model, named, count, k, options, drafted, stopped)
-        new = np.asarray(whole.array)[0, len(context) :]
-        ids = np.concatenate([ids, new])
-        yield ids[len(prompt) :]
-
-
-def _continued(
-    model: LanguageModel,
-    context: NamedArray,
-    count: int,
-    key: Array,
-    options: Options,
-    drafted: list[Drafted],
-    stopped: list[Stopped],
-) -> NamedArray:
-    """The context and `count` more tokens; without drafts once they have not paid."""
-    how: dict[str, Any] = {
-        "temperature": options.temperature,
-        "top_k": options.top_k,
-        "top_p": options.top_p,
-    }
-    if options.stop_early is not None:
-        bound = options.stop_early
-        stopped.append(generate_stopping_early(model, context, count, key=key, bound=bound, **how))
-        return stopped[-1].text
-    if options.draft_depth is None or (drafted and drafted[-1].note):
-        return generate(model, context, count, key=key, **how)
-    how |= {"draft_depth": options.draft_depth, "draft_tokens": options.draft_tokens}
-    drafted.append(generate_with_drafts(model, context, count, key=key, **how))
-    return drafted[-1].text

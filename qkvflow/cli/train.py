@@ -4,11 +4,17 @@
     qkvflow train --config configs/tiny.yaml --optimizer.learning-rate 1e-3 --out runs/second
 
     qkvflow train --branch-from runs/long --at 2000 --out runs/short
+    qkvflow train --continue-to 4000 --out runs/first
 
 Without a config file the defaults are those of the recipe `modern`; one that says `recipe: modern` in a
 line begins with them, too. Options override either. A branch takes the settings and a checkpoint of
-another run and ends sooner, as one of its length would have. OUT/final holds the trained model,
-OUT/metrics.jsonl the curve, OUT/checkpoints what is needed to go on. Ctrl-C saves and stops.
+another run and ends sooner, as one of its length would have. A run that has ended goes on with
+--continue-to: its learning rate has fallen by then, rises again within a warm-up to that of a run of so
+many steps, and falls to the end; from a constant rate, or a branch of a longer run with schedule wsd,
+nothing is lost by that. The model of the earlier end stays in OUT/final-STEPS.
+
+OUT/final holds the trained model, OUT/metrics.jsonl the curve, OUT/checkpoints what is needed to go on.
+Ctrl-C saves and stops.
 """
 
 from dataclasses import dataclass
@@ -17,8 +23,8 @@ from typing import Annotated
 
 import tyro
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from qkvflow.cli.bars import LONG, Pace, duration, step_bars
 from qkvflow.cli.options import split_option
 from qkvflow.config import (
     ConfigError,
@@ -31,6 +37,7 @@ from qkvflow.config import (
 from qkvflow.files import expanded
 from qkvflow.train import Outcome, Sink, read_metrics, train
 from qkvflow.train.branch import begin_branch, branch_run
+from qkvflow.train.extend import continued_run
 from qkvflow.train.metrics import Record
 
 THERE_BEFORE = "The run had finished before; nothing was run."
@@ -49,6 +56,8 @@ class Options:
     branch_from: Path | None = None
     """Directory of a run with optimizer.schedule wsd that is to end sooner; its settings are taken.
     Without --steps the learning rate begins to fall at once."""
+    continue_to: int | None = None
+    """Steps to which the run in --out goes on after its end; its settings are taken."""
     at: int | None = None
     """Step after which --branch-from is left; that run has to have kept its checkpoint (--keep)."""
 
@@ -70,16 +79,29 @@ def defaults(arguments: list[str]) -> Options:
     named, _ = split_option(arguments, "--config")
     path = expanded(named[0]) if named else None
     source, _ = split_option(arguments, "--branch-from", "directory")
-    at, steps = (_number(arguments, name) for name in ("--at", "--steps"))
+    numbers = {name: _number(arguments, f"--{name}") for name in ("at", "steps", "continue-to")}
+    at, steps, more = numbers.values()
     if (at is None) == bool(source) or (named and source):
         raise ConfigError(
             "This run cannot be made:",
             ["--branch-from RUN and --at STEP come together, and without --config."],
         )
+    if more is not None:
+        return _continuing(arguments, more, is_alone=not (named or source or steps is not None))
     if source and at is not None:
-        return Options(tyro.MISSING, branch_run(source[0], at, steps), None, Path(source[0]), at)
+        run = branch_run(source[0], at, steps)
+        return Options(tyro.MISSING, run, branch_from=Path(source[0]), at=at)
     run = RunConfig.from_dict(read_recipe()) if path is None else read_run(path)
     return Options(out=tyro.MISSING, run=run, config=path)
+
+
+def _continuing(arguments: list[str], steps: int, *, is_alone: bool) -> Options:
+    """The options of a run that goes on, which are those that it had."""
+    out, _ = split_option(arguments, "--out", "directory")
+    if not out or not is_alone:
+        problem = "--continue-to STEPS needs --out RUN, and no --steps, --config or --branch-from."
+        raise ConfigError("This run cannot go on:", [problem])
+    return Options(tyro.MISSING, continued_run(out[-1], steps), continue_to=steps)
 
 
 def _number(arguments: list[str], name: str) -> int | None:
@@ -88,31 +110,37 @@ def _number(arguments: list[str], name: str) -> int | None:
     return int(found[-1]) if found and found[-1].isdecimal() else None
 
 
-def step_bars(console: Console) -> Progress:
-    """Bars that count steps and show a field `shown` of their tasks, where somebody is watching."""
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[shown]}", markup=False),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=console, disable=not console.is_terminal)
-
-
 class Display(Sink):
-    """A progress bar on a terminal, and a line for every evaluation."""
+    """A progress bar on a terminal, beside it what takes time; and a line for every evaluation."""
 
     def __init__(self, name: str, steps: int):
         console = Console(stderr=True)
-        self._speed = ""
+        self._speed, self._steps, self._pace = "", steps, Pace(steps)
+        self._has_said = False
         self._bar = step_bars(console)
-        self._task = self._bar.add_task(name, total=steps, shown="compiling")
+        self._task = self._bar.add_task(name, total=steps, shown="")
+        self._other = self._bar.add_task("", total=None, shown="", visible=False)
 
     def tick(self, step: int, loss: float) -> None:
+        self._pace.tick(step)
+        self._bar.update(self._other, visible=False)
         self._bar.update(self._task, completed=step, shown=f"loss {loss:.3f}{self._speed}")
+        left, per_step = self._pace.left, self._pace.per_step
+        if self._has_said or left is None or per_step is None:
+            return
+        self._has_said = True
+        if left > LONG:
+            words = duration(left).capitalize()
+            steps = f"{self._steps - step:,} steps of {1e3 * per_step:,.0f} ms"
+            self._bar.console.print(f"{words} for {steps}; evaluations come on top.", highlight=False)
+
+    def phase(self, name: str, done: int, total: int | None) -> None:
+        if not done:
+            self._bar.reset(self._other, description=name, total=total, visible=True)
+        self._bar.update(self._other, completed=done)
 
     def write(self, record: Record) -> None:
+        self._bar.update(self._other, visible=False)
         if record["kind"] == "start":
             self._show_start(record)
         elif record["kind"] == "train" and record["tokens_per_second"]:

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from qkvflow.config.neuralode_ssm_config import Gpt2Config
@@ -60,7 +61,8 @@ class OptimizerConfig(Config):
     """Schedule after warm-up: cosine, linear, constant, wsd (stable, then a straight line down over the
     last fifth; schedule_options: {decay: 0.2}), or any schedule of optax by its full name."""
     warmup: NotNegativeInt | None = None
-    """Steps over which the learning rate rises to its peak. None: a tenth of the run, at most 100."""
+    """Steps over which the learning rate rises to its peak, at most half of the run. None: a tenth of
+    the run, at most 100."""
     final: NotNegative = 0.1
     """Learning rate at the end of cosine, linear and wsd, as a share of the peak."""
     weight_decay: NotNegative = 0.1
@@ -187,6 +189,9 @@ class RunConfig(TrainingConfig):
     """Models trained at once as one program, with the seeds seed, seed + 1, ..."""
     parallel: Literal["data", "fsdp"] = "data"
     """How several devices share the work: each has all parameters (data), or a slice of them (fsdp)."""
+    continued: tuple[int, ...] = ()
+    """Steps after which the run had ended and went on (--continue-to). Up to each, the learning rate is
+    that of a run so long; from there it rises to that of the longer one."""
     final_tokens: Count | None = None
     """Tokens of the valid split used for the final evaluation; None: all."""
     plugins: tuple[str, ...] = ()
@@ -239,10 +244,11 @@ def _relations(run: RunConfig) -> list[str]:
             f"batch_size {run.batch_size} is not divisible by accumulate {run.accumulate}; "
             "microbatches are of one size."
         )
-    if run.steps and (run.optimizer.warmup or 0) > run.steps:
+    stages = (0, *run.continued, run.steps)
+    if run.continued and any(later <= earlier for earlier, later in pairwise(stages)):
         problems.append(
-            f"optimizer.warmup is {run.optimizer.warmup} in a run of {run.steps} steps; "
-            "expected at most steps, or the learning rate never reaches its peak."
+            f"continued is {shown(list(run.continued))} in a run of {run.steps} steps; expected the "
+            "numbers of steps after which it had ended, each larger than the one before it."
         )
     if not all(1 <= depth < LAYERS for depth in run.depths) or len({*run.depths}) < len(run.depths):
         expected = f"different ones, at least 1, below {LAYERS:,}"

@@ -12,6 +12,7 @@ from qkvflow.data.corpora import CORPORA, Reading
 from qkvflow.data.corpus import SEPARATOR, SPLITS, Corpus
 from qkvflow.data.errors import DataError
 from qkvflow.data.files import directory_corpus
+from qkvflow.extras import pip_line
 from qkvflow.progress import progress
 
 
@@ -37,17 +38,29 @@ def hub_corpus(name: str, reading: Reading) -> Corpus:
 
 def kept_corpus(name: str, folder: str, texts: Iterable[tuple[str, str]], reading: Reading) -> Corpus:
     """The corpus of (split, text) pairs, streamed into the cache unless they are there already."""
-    directory = (reading.cache_dir or default_cache_dir()) / "hub" / folder
+    directory = kept_at(folder, reading.cache_dir or default_cache_dir())
     if not directory.is_dir():
-        with caching(directory) as temporary, ExitStack() as stack:
-            paths = {split: temporary / f"{split}.txt" for split in SPLITS}
-            look: Any = {"encoding": "utf-8", "errors": "replace", "newline": ""}
-            files = {s: stack.enter_context(path.open("w", **look)) for s, path in paths.items()}
-            advance = stack.enter_context(progress(f"streaming {name}"))
-            for split, text in texts:
-                files[split].write(text)
-                advance(1)
+        keep_texts(name, directory, texts)
     return directory_corpus(directory, name)
+
+
+def kept_at(folder: str, cache_dir: Path) -> Path:
+    """Where streamed text is kept."""
+    return cache_dir / "hub" / folder
+
+
+def keep_texts(
+    name: str, directory: Path, texts: Iterable[tuple[str, str]], total: int | None = None
+) -> None:
+    """Write (split, text) pairs, `total` of them, to a directory that is there whole or not at all."""
+    with caching(directory) as temporary, ExitStack() as stack:
+        paths = {split: temporary / f"{split}.txt" for split in SPLITS}
+        form: Any = {"encoding": "utf-8", "errors": "replace", "newline": ""}
+        files = {s: stack.enter_context(path.open("w", **form)) for s, path in paths.items()}
+        advance = stack.enter_context(progress(f"streaming {name}", total))
+        for split, text in texts:
+            files[split].write(text)
+            advance(1)
 
 
 def _parse_name(name: str) -> tuple[str, str | None]:
@@ -66,7 +79,7 @@ def stream_documents(path: str, config: str | None, split: str, field: str = "te
     except ImportError as error:
         raise DataError(
             f"The dataset {path} needs the `datasets` package, which is not installed. "
-            f'Run pip install "qkvflow[data]", or give a directory with the text (QKVFLOW_DATA).'
+            f"Run {pip_line('data')}, or give a directory with the text (QKVFLOW_DATA)."
         ) from error
     name = f"{path}/{config}" if config else path
     try:

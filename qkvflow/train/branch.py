@@ -97,7 +97,7 @@ def _difference(long: RunConfig, short: RunConfig, at: int) -> str | None:
 
 def _rates(run: RunConfig, steps: int) -> np.ndarray:
     """The learning rates of the first steps of a run."""
-    return np.asarray(make_schedule(run.optimizer, run.steps)(np.arange(steps)))
+    return np.asarray(make_schedule(run.optimizer, run.steps, run.continued)(np.arange(steps)))
 
 
 def _others(source: Path) -> str:

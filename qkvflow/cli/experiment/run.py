@@ -35,7 +35,7 @@ class Options(ExperimentOptions):
     title: str | None = None
     """Heading of the page; None: that of the page which is there, or the name of the directory."""
     slurm: Annotated[int, Bound("0 to 1,000 workers", 0, 1001)] = 0
-    """Workers to submit to SLURM, which share the runs (needs qkvflow[slurm]); 0: run here."""
+    """Workers to submit to SLURM, which share the runs (needs the extra slurm); 0: run here."""
     slurm_options: tuple[str, ...] = ()
     """Parameters of submitit, as name=value: timeout_min=600 slurm_partition=long."""
 
