@@ -32,10 +32,10 @@ class Options:
     """Options of `qkvflow download`."""
 
     what: tyro.conf.Positional[Literal["wikitext-2", "wikitext-103", "gpt2"]]
-    """What to download: the text wikitext-2 or wikitext-103, or the model gpt2 (124M parameters)."""
+    """Text (wikitext-2, wikitext-103) or model (gpt2, 124M parameters) to download."""
     to: Path | None = None
-    """Directory in which a directory of that name is made. None: of texts the cache, in which --data
-    finds them; of gpt2 models/."""
+    """Directory in which a directory of that name is created. None: the cache for texts, where --data
+    finds them, and models/ for gpt2."""
 
 
 def run(options: Options) -> None:

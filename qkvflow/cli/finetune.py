@@ -23,7 +23,7 @@ class Options:
     """Options of `qkvflow finetune`."""
 
     out: Path
-    """Directory of the run; it is made."""
+    """Output directory of the run; started again, the command resumes there."""
     config: Annotated[FinetuneConfig, tyro.conf.arg(name="")]
     """Settings of the fine-tuning."""
 

@@ -38,25 +38,25 @@ class Options:
     prompt: str
     """Text to continue."""
     depth: int | None = None
-    """Layers at which the weights are sampled; None is the model's own depth."""
+    """Number of layers at which the weights are sampled; None: the model's own depth."""
     unit_steps: bool = False
-    """Steps of 1 at every depth, in place of steps whose sum is the same at every depth."""
+    """Integrate with step size 1 at every depth, instead of keeping the sum of all steps the same."""
     tokens: Count = 200
-    """Number of tokens to add."""
+    """Number of tokens to generate."""
     temperature: float = 0.8
-    """Sampling temperature: 0 takes the likeliest token, 1 samples as the model says."""
+    """Sampling temperature: 0 takes the most likely token, 1 samples from the model's distribution."""
     top_k: int | None = None
-    """Number of likeliest tokens to sample from; None: all."""
+    """Number of most likely tokens to sample from; None: all."""
     top_p: float | None = None
-    """Probability of the likeliest tokens to sample from, together; None: all tokens."""
+    """Total probability of the most likely tokens to sample from; None: all tokens."""
     draft_depth: int | None = None
-    """Layers at which the model proposes tokens that all its layers then check at once, which changes
-    no probabilities and saves time where most are accepted; None: no proposals."""
+    """Number of layers that draft tokens, which all layers then verify at once: the same distribution,
+    faster where most drafts are accepted. None: no drafts."""
     draft_tokens: Count = 4
-    """Tokens that the model at --draft-depth layers proposes at a time."""
+    """Number of tokens drafted at a time, with --draft-depth."""
     stop_early: float | None = None
-    """Total variation, 0 to 1: a token leaves the loop over layers when the next layer moves its
-    prediction by no more. None: every token goes through all layers."""
+    """Early-exit threshold, 0 to 1: a token skips the remaining layers once a layer changes its
+    prediction by no more, in total variation. None: every token goes through all layers."""
     seed: NotNegativeInt = 0
     """Sampling seed."""
 

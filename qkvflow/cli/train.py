@@ -48,18 +48,18 @@ class Options:
     """Options of `qkvflow train`."""
 
     out: Path
-    """Directory of the run; it is made."""
+    """Output directory of the run; started again, the command resumes there."""
     run: Annotated[RunConfig, tyro.conf.arg(name=""), tyro.conf.AvoidSubcommands]
     """Settings of the run."""
     config: Path | None = None
-    """YAML file with the defaults of all other options, in place of the recipe's; see configs/."""
+    """YAML file with the defaults of all other options, instead of the recipe's; see configs/."""
     branch_from: Path | None = None
-    """Directory of a run with optimizer.schedule wsd that is to end sooner; its settings are taken.
-    Without --steps the learning rate begins to fall at once."""
+    """Directory of a run with optimizer.schedule wsd that is branched from, with its settings; without
+    --steps the learning rate decays at once."""
     continue_to: int | None = None
-    """Steps to which the run in --out goes on after its end; its settings are taken."""
+    """Number of steps to which the run in --out goes on after its end, with its settings."""
     at: int | None = None
-    """Step after which --branch-from is left; that run has to have kept its checkpoint (--keep)."""
+    """Step at which --branch-from is left; that run must have kept its checkpoint (--keep)."""
 
 
 OFTEN = {

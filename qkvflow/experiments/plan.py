@@ -73,11 +73,11 @@ class Sweep(Config):
     refusal = "This sweep cannot be made:"
 
     learning_rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3, 8e-3)
-    """Learning rates to try, rising."""
+    """Learning rates to try, in increasing order."""
     steps: Count = 300
-    """Training steps of each run of the sweep."""
+    """Training steps per run of the sweep."""
     seed: NotNegativeInt = 1000
-    """Seed of the sweep; none of the seeds of the runs."""
+    """Seed of the sweep, different from the seeds of the runs."""
 
     def problems(self) -> list[str]:
         """Rates that are no range."""
@@ -101,9 +101,10 @@ class ArmStart(Config):
     arm: str
     """DIR/ARM: an arm of the experiment in DIR, a directory beside this one, or an absolute path."""
     depth: Depth | None = None
-    """Layers at which the weights of the base are sampled; None: its own depth, and its own curves."""
+    """Number of layers at which the base's weights are sampled; None: its own depth, and its own
+    curves."""
     train: Literal["all", "adapter", "embeddings_and_norms"] = "all"
-    """Arrays that change; the others stay as they are, to the bit."""
+    """Arrays that are trained; all others stay unchanged."""
     also: tuple[str, ...] = ()
     """Further arrays that change, by patterns over their paths: transformer.wte.*, lm_head.*."""
 
@@ -124,17 +125,17 @@ class Arm:
     """One side of a comparison."""
 
     name: str
-    """Name of the arm; also of its directory."""
+    """Name of the arm, and of its directory."""
     table: dict[str, Any]
     """The settings that the plan names, in today's layout; all others have their defaults."""
     parameters_of: str | None = None
-    """Arm whose number of parameters this one is narrowed or widened to."""
+    """Arm whose number of parameters is matched by changing the width."""
     flops_of: str | None = None
-    """Arm whose training cost this one's number of steps is chosen to equal."""
+    """Arm whose operations of all training are matched by changing the number of steps."""
     start: ArmStart | None = None
-    """What its runs begin with; None: fresh weights."""
+    """Trained model that the runs start from; None: fresh weights."""
     learning_rates: tuple[float, ...] = ()
-    """Learning rates of its own sweep; empty: those of the plan's."""
+    """Learning rates of a sweep for this arm alone; empty: those of the plan."""
     changes: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """Table of what differs from the base, as it was written."""
 
@@ -175,27 +176,27 @@ class Plan(Config):
     refusal = "This experiment cannot be made:"
 
     base: dict[str, object]
-    """Table of the run that all arms have in common."""
+    """Table of the settings that all arms share."""
     arms: tuple[Arm, ...]
-    """Arms that are compared."""
+    """Arms to compare."""
     seeds: tuple[int, ...]
-    """Seeds that every arm is run with."""
+    """Seeds that every arm is trained with."""
     sweep: Sweep | None = None
-    """How the learning rate of every arm is found; None: as its run has it."""
+    """How the learning rate of every arm is tuned; None: it is not."""
     reference: str = ""
-    """Arm that the others are compared with first."""
+    """Arm that all others are compared with."""
     margin: Positive = 0.01
-    """Difference in nats that counts as none; set before any run."""
+    """Equivalence margin in nats, fixed before any run."""
     test: bool = False
-    """Whether the test split is opened, once, when a run has ended."""
+    """Whether the test split is evaluated, once, when a run has ended."""
     contrasts: tuple[Pair, ...] | None = None
-    """Pairs of arms that the plan is about, for which tests are corrected; None: all pairs."""
+    """Pairs of arms that the plan is about, for which tests are corrected. None: all pairs."""
     plugins: tuple[str, ...] = ()
     """Python files that register what the runs name."""
     depths: tuple[Depth, ...] = ()
-    """Depths in layers at which every trained model is judged, beside its own."""
+    """Numbers of layers at which every trained model is evaluated, besides its own."""
     trial: bool = False
-    """Whether it only tries whether all works (`trial_of`): nothing can be concluded from it."""
+    """Whether it is a trial that only checks whether everything works (`trial_of`)."""
 
     def problems(self) -> list[str]:
         """What does not fit together."""

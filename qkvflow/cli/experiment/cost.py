@@ -42,14 +42,14 @@ class Options(PlanOptions):
     """Options of `qkvflow experiment cost`."""
 
     results: Path | None = None
-    """Directory of an experiment that has been run, in place of a plan."""
+    """Directory of a finished experiment whose costs are shown, instead of a plan."""
     loss: float | None = None
-    """Valid loss to which the time is asked for; needs --results."""
+    """Validation loss for which the time to reach it is shown; needs --results."""
     timed_steps: Annotated[int, Bound("0 to 10,000", 0, 10_001)] = 0
-    """Steps of each arm of a plan that are compiled and timed, after two to warm up; 0: none, and
-    parameters and operations are only counted."""
+    """Training steps to compile and time for each arm of a plan, after two to warm up; 0: parameters
+    and operations are only counted."""
     json: Path | None = None
-    """File to write the rows of the table to; None: they are only shown."""
+    """JSON file for the rows of the table; None: they are only shown."""
 
     @property
     def names_a_plan(self) -> bool:

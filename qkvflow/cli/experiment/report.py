@@ -23,14 +23,14 @@ class Options:
     """Options of `qkvflow experiment report`."""
 
     results: tuple[Path, ...] = (OUT,)
-    """Directories of experiments."""
+    """Directories of the experiments on the page."""
     title: str | None = None
-    """Heading of the page; None: that of the page which is there, or the name of the directory."""
+    """Heading of the page; None: that of the existing page, or the name of the directory."""
     out: Path | None = None
-    """Directory for the page; None: beside the results, if they are of one experiment."""
+    """Directory of the page; None: next to the results of a single experiment."""
     figures: Path | None = None
-    """Directory for figures as png and pdf and results_table.tex, such as publication_figures.
-    None: only the figures of the page are drawn."""
+    """Directory for figures as PNG and PDF and for results_table.tex, such as publication_figures.
+    None: figures are only drawn on the page."""
 
 
 def run(options: Options) -> None:

@@ -30,14 +30,14 @@ class Options(ExperimentOptions):
     """Options of `qkvflow experiment run`, and of `qkvflow experiment ablate`."""
 
     quick: bool = False
-    """Only try, in a minute or two, whether all works: two seeds, a few steps, no sweep. The page
-    says that nothing can be concluded from it."""
+    """Trial of a minute or two, to check that everything works: two seeds, a few steps, no sweep. The
+    page says that nothing can be concluded from it."""
     title: str | None = None
-    """Heading of the page; None: that of the page which is there, or the name of the directory."""
+    """Heading of the page; None: that of the existing page, or the name of the directory."""
     slurm: Annotated[int, Bound("0 to 1,000 workers", 0, 1001)] = 0
-    """Workers to submit to SLURM, which share the runs (needs the extra slurm); 0: run here."""
+    """Number of SLURM workers that share the runs (needs the extra slurm); 0: run here."""
     slurm_options: tuple[str, ...] = ()
-    """Parameters of submitit, as name=value: timeout_min=600 slurm_partition=long."""
+    """Parameters for submitit, as name=value: timeout_min=600 slurm_partition=long."""
 
 
 def run(options: Options) -> int:
