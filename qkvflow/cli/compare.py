@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from qkvflow.cli.experiment_display import run_experiment, show_failures
+from qkvflow.cli.experiment_display import DRAWING, run_experiment, show_failures
 from qkvflow.config import ConfigError, read_recipe
 from qkvflow.config.yaml_files import merged
 from qkvflow.experiments.plan import Plan
@@ -24,6 +24,7 @@ from qkvflow.experiments.report import write_report
 from qkvflow.experiments.summary import Summary
 from qkvflow.files import write_bytes, write_json
 from qkvflow.models import MODELS
+from qkvflow.progress import elapsed
 from qkvflow.report.table import Table, to_terminal
 
 RESULTS = "tong_comparison_results"
@@ -154,6 +155,7 @@ def run(options: Options) -> int:
     summary = experiment.summary_to_json()
     write_json(results.with_suffix(".json"), summary)
     write_bytes(results.with_suffix(".pkl"), pickle.dumps(summary))
-    page, _ = write_report([experiment], "Every named model, after a minute of training")
+    with elapsed(DRAWING):
+        page, _ = write_report([experiment], "Every named model, after a minute of training")
     console.print(f"Written: {results}.json, {results}.pkl. The report is {page}", markup=False)
     return 1 if experiment.failures else 0

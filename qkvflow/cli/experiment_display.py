@@ -19,10 +19,13 @@ from qkvflow.experiments.summary import Comparison, Summary
 from qkvflow.experiments.trial import WARNING
 from qkvflow.experiments.workers import sharing_cores, workers
 from qkvflow.lock import waiting
+from qkvflow.progress import elapsed
 from qkvflow.provenance import now
 from qkvflow.report.table import Table, to_terminal
 from qkvflow.statistics import smallest_p_value
 from qkvflow.train import Sink
+
+CHECKING, DRAWING = "checking every run of the plan", "drawing the page"
 
 
 class Bars(Watcher):
@@ -198,13 +201,18 @@ def run_experiment(
     With several processes, each takes its share of the cores and one run after the other.
     """
     with sharing_cores(processes) as left:
-        data = prepare(plan, out, reference, reuse)
+        with elapsed(CHECKING):
+            data = prepare(plan, out, reference, reuse)
         with workers(plan, out, left), Bars(console, 1 + len(left)) as bars:
             complete(plan, out, bars, reuse)
     bars.tell()
     if data is not None:
-        ngram_baselines(data, out)
-    with waiting(out / ".results.claim"):  # what was read last is written last
+        with elapsed("fitting n-gram baselines"):
+            ngram_baselines(data, out)
+    with (
+        elapsed("testing differences"),
+        waiting(out / ".results.claim"),
+    ):  # what was read last is written last
         experiment = read_experiment(out)
         write_results(experiment)
     return experiment

@@ -17,6 +17,7 @@ OUT/final holds the trained model, OUT/metrics.jsonl the curve, OUT/checkpoints 
 Ctrl-C saves and stops.
 """
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -135,6 +136,7 @@ class Display(Sink):
             self._bar.console.print(f"{words} for {steps}; evaluations come on top.", highlight=False)
 
     def phase(self, name: str, done: int, total: int | None) -> None:
+        self._bar.start()
         if not done:
             self._bar.reset(self._other, description=name, total=total, visible=True)
         self._bar.update(self._other, completed=done)
@@ -182,8 +184,8 @@ def run(options: Options) -> None:
     """Train with a progress bar; say where the results are."""
     if options.branch_from is not None and options.at is not None:
         begin_branch(options.branch_from, options.at, options.run, options.out)
-    display = Display(options.run.model, options.run.steps)
-    outcome = train(options.run, options.out, [display])
+    with closing(Display(options.run.model, options.run.steps)) as display:
+        outcome = train(options.run, options.out, [display])
     if not outcome.finished:
         print(stopped(outcome))
         return

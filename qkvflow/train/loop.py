@@ -23,7 +23,7 @@ from qkvflow.plugins import check_loaded
 from qkvflow.train.checkpoints import Best, CheckpointStore, Progress, on_host
 from qkvflow.train.evaluation import Evaluation, count_windows, evaluate
 from qkvflow.train.extend import ended_stage, keep_stage, rate_notes
-from qkvflow.train.metrics import MetricsFile, Sink, make_trackers
+from qkvflow.train.metrics import MetricsFile, Sink, make_trackers, tell_phase
 from qkvflow.train.program import Program, TrainingError
 from qkvflow.train.recorder import Recorder, about_process
 from qkvflow.train.resume import Saved, final_damage, find_saved, is_finished, open_data
@@ -78,6 +78,7 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] = ()) -> Outcom
                 f"Remove {out / 'final'} to train from the start."
             )
         data = open_data(run, saved)
+        tell_phase(sinks, "building the model")
         program = Program(run, data)
         program.check_fits()
         trackers = make_trackers(run, out)

@@ -55,7 +55,7 @@ def test_commands_of_the_document_run(place, monkeypatch, capsys):
     monkeypatch.setenv("QKVFLOW_CACHE", str(place / "cache"))
     lines = [line for line in COMMANDS if line not in ON_TASKS]
     names = " ".join(line.split()[1] for line in lines)
-    assert names == "import import export export export finetune finetune export export"
+    assert names == "download import import export export export finetune finetune export export"
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         for line in lines:
             name, *options = shlex.split(line.replace("wikitext-2", SMALL))

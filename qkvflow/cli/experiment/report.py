@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qkvflow.cli.experiment.shared import OUT
+from qkvflow.cli.experiment_display import DRAWING
 from qkvflow.config import ConfigError
 from qkvflow.experiments.report import draw_all, name_of, title_of, write_report, write_table
 from qkvflow.experiments.results import Experiment, read_experiment
+from qkvflow.progress import elapsed
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ def run(options: Options) -> None:
     if options.figures is not None:
         _draw(experiments, options.figures)
     title = options.title or title_of(options.out or options.results[0])
-    page, text = write_report(experiments, title, options.out)
+    with elapsed(DRAWING):
+        page, text = write_report(experiments, title, options.out)
     print(f"Written: {page} and {text}")
 
 

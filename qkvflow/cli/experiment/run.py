@@ -15,7 +15,7 @@ from typing import Annotated
 from rich.console import Console
 
 from qkvflow.cli.experiment.shared import ExperimentOptions
-from qkvflow.cli.experiment_display import run_experiment, show_experiment
+from qkvflow.cli.experiment_display import DRAWING, run_experiment, show_experiment
 from qkvflow.config import ConfigError
 from qkvflow.config.strict import Bound, bound_problems
 from qkvflow.experiments.plan import Plan
@@ -23,6 +23,7 @@ from qkvflow.experiments.report import title_of, write_report
 from qkvflow.experiments.runner import prepare
 from qkvflow.experiments.slurm import submit
 from qkvflow.experiments.trial import trial_of
+from qkvflow.progress import elapsed
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ def run(options: Options) -> int:
     console = Console()
     experiment = run_experiment(plan, options.out, console, options.reuse, options.reference)
     code = show_experiment(experiment, console)
-    page, _ = write_report([experiment], options.title or title_of(options.out))
+    with elapsed(DRAWING):
+        page, _ = write_report([experiment], options.title or title_of(options.out))
     print(f"The page with the figures is {page}")
     return code
 
