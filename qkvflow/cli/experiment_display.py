@@ -209,10 +209,8 @@ def run_experiment(
     if data is not None:
         with elapsed("fitting n-gram baselines"):
             ngram_baselines(data, out)
-    with (
-        elapsed("testing differences"),
-        waiting(out / ".results.claim"),
-    ):  # what was read last is written last
+    # What was read last is written last.
+    with elapsed("testing differences"), waiting(out / ".results.claim"):
         experiment = read_experiment(out)
         write_results(experiment)
     return experiment

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import equinox as eqx
 import jax
+import numpy as np
 import pytest
 
 from qkvflow.config import (
@@ -20,6 +21,7 @@ from qkvflow.config import (
 from qkvflow.config.yaml_files import RECIPES, merged, read_yaml_text, yaml_text
 from qkvflow.experiments.plan import read_plan
 from qkvflow.models import build_model, count_parameters
+from qkvflow.train.optimizer import make_schedule
 from qkvflow.train.step import Learner
 
 ROOT = Path(__file__).parent.parent.parent
@@ -45,6 +47,14 @@ def test_every_config_file_is_read_and_builds_abstractly(path):
         learner = Learner.of(run, run.model_config(vocab_size))
     assert count_parameters(learner.model).total > 10_000
     assert learner.model.config.max_position_embeddings == run.length
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+def test_a_run_of_a_few_steps_warms_up_and_comes_down(path):
+    optimizer, steps = dataclasses.replace(read_run(path), steps=20).optimizer, np.arange(20)
+    rates = np.asarray(make_schedule(optimizer, 20)(steps))
+    assert rates.max() == pytest.approx(optimizer.learning_rate)
+    assert rates.argmax() < 10 and rates[-1] < 0.5 * rates.max()
 
 
 @pytest.mark.parametrize(
