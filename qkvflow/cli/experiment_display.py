@@ -68,10 +68,9 @@ class Bars(Watcher):
 
     def tell_left(self, run: Pace) -> None:
         """Show how long all runs of this stage will take, by those that have ended and by this one."""
-        known = self._seconds or [run.whole]
-        if run.left is None or known[0] is None:
+        each = sum(self._seconds) / len(self._seconds) if self._seconds else run.whole
+        if run.left is None or each is None:
             return
-        each = sum(filter(None, known)) / len(known)
         others = each * (self._stage_jobs - self._stage_done - 1) / self._processes
         self._bars.update(self._all, left=run.left + others)
         if not self._has_said and run.left + others > LONG:

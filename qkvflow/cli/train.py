@@ -80,15 +80,15 @@ def defaults(arguments: list[str]) -> Options:
     named, _ = split_option(arguments, "--config")
     path = expanded(named[0]) if named else None
     source, _ = split_option(arguments, "--branch-from", "directory")
-    numbers = {name: _number(arguments, f"--{name}") for name in ("at", "steps", "continue-to")}
-    at, steps, more = numbers.values()
+    more, _ = split_option(arguments, "--continue-to", "number")
+    at, steps = (_number(arguments, name) for name in ("--at", "--steps"))
     if (at is None) == bool(source) or (named and source):
         raise ConfigError(
             "This run cannot be made:",
             ["--branch-from RUN and --at STEP come together, and without --config."],
         )
-    if more is not None:
-        return _continuing(arguments, more, is_alone=not (named or source or steps is not None))
+    if more:
+        return _continuing(arguments, more[-1], is_alone=not (named or source or steps is not None))
     if source and at is not None:
         run = branch_run(source[0], at, steps)
         return Options(tyro.MISSING, run, branch_from=Path(source[0]), at=at)
@@ -96,13 +96,13 @@ def defaults(arguments: list[str]) -> Options:
     return Options(out=tyro.MISSING, run=run, config=path)
 
 
-def _continuing(arguments: list[str], steps: int, *, is_alone: bool) -> Options:
+def _continuing(arguments: list[str], steps: str, *, is_alone: bool) -> Options:
     """The options of a run that goes on, which are those that it had."""
     out, _ = split_option(arguments, "--out", "directory")
-    if not out or not is_alone:
+    if not out or not is_alone or not steps.isdecimal():
         problem = "--continue-to STEPS needs --out RUN, and no --steps, --config or --branch-from."
         raise ConfigError("This run cannot go on:", [problem])
-    return Options(tyro.MISSING, continued_run(out[-1], steps), continue_to=steps)
+    return Options(tyro.MISSING, continued_run(out[-1], int(steps)), continue_to=int(steps))
 
 
 def _number(arguments: list[str], name: str) -> int | None:

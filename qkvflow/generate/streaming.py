@@ -156,10 +156,16 @@ def stream(
     how: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     drafts = None if draft_depth is None else (draft_depth, draft_tokens)
     problems = _problems(model, max_new_tokens, drafts, stop_early)
-    longest = model.config.max_position_embeddings
-    check_request(model, prompt_ids["position", -longest:], 0, key, **how, more_problems=problems)
+    check_request(model, _last(prompt_ids, model), 0, key, **how, more_problems=problems)
     key = jax.random.key(0) if key is None else key
     return Stream(model, how, drafts, stop_early).of(prompt_ids, max_new_tokens, key)
+
+
+def _last(prompt: NamedArray, model: LanguageModel) -> NamedArray:
+    """As many positions of a prompt as a model sees; what is none, `check_request` refuses."""
+    if not isinstance(prompt, NamedArray) or "position" not in prompt.axis_names:
+        return prompt
+    return prompt["position", -model.config.max_position_embeddings :]
 
 
 def _problems(

@@ -116,6 +116,8 @@ def test_what_cannot_go_on_is_a_sentence(text, tmp_path, capsys):
     for wrong in (["--out", str(out), "--steps", "9"], ["--out", str(out), "--config", "x.yaml"], []):
         assert main([*given, *wrong]) == 2
         assert "--continue-to STEPS needs --out RUN, and no --steps" in capsys.readouterr().err
+    assert main(["train", "--continue-to", "-9", "--out", str(out)]) == 2
+    assert "--continue-to STEPS needs" in capsys.readouterr().err
     assert main([*given, "--out", str(out), "--batch-size", "2"]) == 2
     assert "batch_size is 4 there and 2 here" in capsys.readouterr().err
     final = files_of(out / "final")
