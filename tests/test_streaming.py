@@ -89,25 +89,32 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize("length", [5, 20], ids=["short", "longer than the model sees"])
 @pytest.mark.parametrize(("way", "how"), WAYS, ids=["plain", "drafts", "stopping early"])
-def test_beyond_the_longest_sequence(way, how, length, monkeypatch):
+def test_beyond_the_longest_sequence(way, how, monkeypatch):
+    """A prompt that is longer than the model sees, too: it begins with the second half."""
     monkeypatch.setattr(drafts, "MORE", 0.0)
     monkeypatch.setattr(drafts, "TRIAL", 1000)
-    config = small_config(num_layers=4, max_position_embeddings=16)
-    model = random_model("time_indexed_ssm", config, scale=0.2)
-    prompt = token_ids(config, batch=1, length=length)
-    found = stream(model, prompt, 30, key=KEY, **how)
+    config = small_config(num_layers=3, max_position_embeddings=12)
+    model = random_model("standard", config, scale=0.2)
+    prompt = token_ids(config, batch=1, length=15)
+    found = stream(model, prompt, 12, key=KEY, **how)
     tokens = np.concatenate([block.array for block in found], axis=1)
-    assert np.array_equal(tokens, by_windows(model, np.asarray(prompt.array), 30, way))
+    assert np.array_equal(tokens, by_windows(model, np.asarray(prompt.array), 12, way))
     windows = len(found.drafted) + len(found.stopped)
-    assert windows == (0 if way is generate else 4)
+    assert windows == (0 if way is generate else 2)
 
 
-@pytest.mark.parametrize("trial", [1000, 2])
-def test_drafts_come_in_blocks_and_what_became_of_them_is_known(monkeypatch, trial):
+def test_from_a_short_prompt_to_beyond_the_longest_sequence():
+    config = small_config(max_position_embeddings=12)
+    model, prompt = random_model("time_indexed_ssm", config), token_ids(config, batch=1, length=6)
+    expected = by_windows(model, np.asarray(prompt.array), 12, generate)
+    assert np.array_equal(streamed(model, prompt, 12, key=KEY)[0], expected)
+
+
+@pytest.mark.parametrize(("trial", "more"), [(1000, 0.0), (2, 0.25)])
+def test_drafts_come_in_blocks_and_what_became_of_them_is_known(monkeypatch, trial, more):
     """Rows accept different numbers of proposals; those that do not pay are given up."""
-    monkeypatch.setattr(drafts, "MORE", 0.0)
+    monkeypatch.setattr(drafts, "MORE", more)
     monkeypatch.setattr(drafts, "TRIAL", trial)
     model = random_model("standard", small_config(num_layers=4, flavour="llama"), seed=1)
     prompt = token_ids(model.config, batch=3, length=4)
@@ -133,7 +140,7 @@ def test_drafts_that_cannot_pay_are_not_begun():
 
 
 def test_layers_of_stopped_tokens_are_known():
-    model = random_model("standard", small_config(num_layers=6, flavour="llama"), scale=0.2)
+    model = random_model("standard", small_config(num_layers=4, flavour="llama"), scale=0.2)
     prompt = token_ids(model.config, length=5)
     how = {"key": KEY, "temperature": 0.9}
     expected = generate_stopping_early(model, prompt, 8, bound=0.1, **how)
