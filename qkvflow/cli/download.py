@@ -15,9 +15,9 @@ from typing import Literal
 import tyro
 
 from qkvflow.data import DataError, default_cache_dir, read_tokenizer_files
-from qkvflow.data.fetch import address_of, fetch_files
 from qkvflow.data.files import find_split_files
-from qkvflow.data.wikitext import DATA_VARIABLE, ON_THE_HUB, keep_wikitext, kept_at
+from qkvflow.data.hub import address_of, fetch_files, kept_at
+from qkvflow.data.wikitext import DATA_VARIABLE, ON_THE_HUB, keep_wikitext
 from qkvflow.files import FileError, building, file_errors
 from qkvflow.models import import_gpt2
 from qkvflow.progress import elapsed

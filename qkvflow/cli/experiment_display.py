@@ -48,7 +48,7 @@ class Bars(Watcher):
             self._bars.remove_task(task)
         self._arms.clear()
         self._stage_jobs, self._stage_done, self._seconds = jobs, 0, []
-        self._bars.reset(self._all, total=jobs, description=title, visible=True, left=None)
+        self._bars.reset(self._all, total=jobs, description=title, visible=True, shown="", left=None)
 
     def __enter__(self) -> "Bars":
         self._bars.start()

@@ -8,10 +8,12 @@
 
 Without a config file the defaults are those of the recipe `modern`; one that says `recipe: modern` in a
 line begins with them, too. Options override either. A branch takes the settings and a checkpoint of
-another run and ends sooner, as one of its length would have. A run that has ended goes on with
---continue-to: its learning rate has fallen by then, rises again within a warm-up to that of a run of so
-many steps, and falls to the end; from a constant rate, or a branch of a longer run with schedule wsd,
-nothing is lost by that. The model of the earlier end stays in OUT/final-STEPS.
+another run and ends sooner, as one of its length would have.
+
+With --continue-to a run that has ended goes on. By then its learning rate has fallen; it rises again
+within a warm-up to that of a run of so many steps, and falls to the end. The loss may end a little
+higher than that of a run which had so many steps from the start, unless the schedule is constant. The
+model of the earlier end stays in OUT/final-STEPS.
 
 OUT/final holds the trained model, OUT/metrics.jsonl the curve, OUT/checkpoints what is needed to go on.
 Ctrl-C saves and stops.
@@ -37,8 +39,7 @@ from qkvflow.config import (
 )
 from qkvflow.files import expanded
 from qkvflow.train import Outcome, Sink, read_metrics, train
-from qkvflow.train.branch import begin_branch, branch_run
-from qkvflow.train.extend import continued_run
+from qkvflow.train.branch import begin_branch, branch_run, continued_run
 from qkvflow.train.metrics import Record
 
 THERE_BEFORE = "The run had finished before; nothing was run."

@@ -10,8 +10,7 @@ from qkvflow.data.corpora import CORPORA, Reading, refuse_options
 from qkvflow.data.corpus import SPLITS, Corpus
 from qkvflow.data.errors import DataError
 from qkvflow.data.files import directory_corpus, find_split_files
-from qkvflow.data.hub import keep_texts, stream_documents
-from qkvflow.data.hub import kept_at as kept_at
+from qkvflow.data.hub import keep_texts, kept_at, stream_documents
 from qkvflow.files import expanded
 
 DATA_VARIABLE = "QKVFLOW_DATA"

@@ -101,8 +101,7 @@ class ArmStart(Config):
     arm: str
     """DIR/ARM: an arm of the experiment in DIR, a directory beside this one, or an absolute path."""
     depth: Depth | None = None
-    """Number of layers at which the base's weights are sampled; None: its own depth, and its own
-    curves."""
+    """Layers at which the base's weights are sampled; None: its own depth, and its own curves."""
     train: Literal["all", "adapter", "embeddings_and_norms"] = "all"
     """Arrays that are trained; all others stay unchanged."""
     also: tuple[str, ...] = ()

@@ -20,9 +20,9 @@ from qkvflow.lock import locked
 from qkvflow.models import LanguageModel
 from qkvflow.nn.products import precision_note
 from qkvflow.plugins import check_loaded
+from qkvflow.train.branch import ended_stage, keep_stage, rate_notes
 from qkvflow.train.checkpoints import Best, CheckpointStore, Progress, on_host
 from qkvflow.train.evaluation import Evaluation, count_windows, evaluate
-from qkvflow.train.extend import ended_stage, keep_stage, rate_notes
 from qkvflow.train.metrics import MetricsFile, Sink, make_trackers, tell_phase
 from qkvflow.train.program import Program, TrainingError
 from qkvflow.train.recorder import Recorder, about_process

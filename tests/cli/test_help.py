@@ -94,6 +94,7 @@ def test_texts_that_were_there_once_would_be_refused(text):
 
 NEEDED = {
     "analyze": ["spectra", "--checkpoint", "none"],
+    "download": ["wikitext-2"],
     "evaluate": ["--checkpoint", "none"],
     "export": ["--checkpoint", "none", "--out", "none"],
     "finetune": ["--out", "none", "--checkpoint", "none"],
