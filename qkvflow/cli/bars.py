@@ -30,8 +30,6 @@ def step_bars(console: Console) -> Progress:
 class TimeColumn(ProgressColumn):
     """The time that is left; of what cannot be counted, the time that has passed."""
 
-    max_refresh = 0.5
-
     def render(self, task: Task) -> Text:
         """One cell."""
         if task.total is None:

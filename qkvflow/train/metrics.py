@@ -56,7 +56,7 @@ def tell_phase(sinks: Sequence[Sink], name: str, total: int | None = None) -> Ca
 
     def advance(amount: int) -> None:
         nonlocal done
-        done += amount
+        done = done + amount if total is None else min(done + amount, total)  # batches are padded
         for sink in sinks:
             sink.phase(name, done, total)
 

@@ -51,8 +51,8 @@ def test_every_config_file_is_read_and_builds_abstractly(path):
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_a_run_of_a_few_steps_warms_up_and_comes_down(path):
-    optimizer, steps = dataclasses.replace(read_run(path), steps=20).optimizer, np.arange(20)
-    rates = np.asarray(make_schedule(optimizer, 20)(steps))
+    optimizer = dataclasses.replace(read_run(path), steps=20).optimizer
+    rates = np.asarray(make_schedule(optimizer, 20)(np.arange(20, dtype=np.float32)))
     assert rates.max() == pytest.approx(optimizer.learning_rate)
     assert rates.argmax() < 10 and rates[-1] < 0.5 * rates.max()
 
