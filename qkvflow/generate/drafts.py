@@ -366,7 +366,7 @@ def tokens_with_drafts(
         room: positions of a text, which decides what is compiled.
     """
     shown = prompt.shape[1]
-    end, more = np.int32(shown + count), room - shown
+    end, more = jnp.asarray(shown + count, jnp.int32), room - shown
     readers, state = _begun(model, prompt, key, more, depth, proposals, choices[0])
 
     def news() -> np.ndarray:
@@ -410,9 +410,9 @@ def _without_caches(state: _State) -> _State:
 
 @eqx.filter_jit(donate="all-except-first")
 def _one_round(given: tuple[Any, ...], caches: tuple[Any, Any]) -> _State:
-    readers, state, end, proposals, *choices = given
+    (full, shallow), state, end, proposals, choose, probabilities = given
     state = state._replace(caches=caches[0], draft_caches=caches[1])
-    return _next_round(*readers, state, end, proposals, *choices)
+    return _next_round(full, shallow, state, end, proposals, choose, probabilities)
 
 
 @eqx.filter_jit(donate="all-except-first")

@@ -7,12 +7,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from haliax import NamedArray
 from jax import Array, lax
 
 from qkvflow.generate.choosing import choose_token
-from qkvflow.generate.layerwise import chosen, empty_caches, made_layers
+from qkvflow.generate.layerwise import chosen, empty_caches, made_layers, position
 from qkvflow.generate.request import as_rows, as_text, check_request
 from qkvflow.models import LanguageModel
 from qkvflow.models.early import check_early, settled_pass
@@ -113,7 +112,7 @@ def tokens_stopping_early(
     layers, caches = made_layers(model), empty_caches(model, prompt.shape[0], room)
     ids, offset, layers_used = prompt, 0, []
     for k in jax.random.split(key, count):
-        given = (model, layers, ids, np.int32(offset) if offset else 0, np.float32(bound))
+        given = (model, layers, ids, position(offset), jnp.float32(bound))
         logits, used, caches = _read(given, caches)
         ids, offset = chosen(choose, logits, k), offset + ids.shape[1]
         layers_used.append(used)

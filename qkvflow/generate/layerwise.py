@@ -12,6 +12,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from haliax import NamedArray
 from jax import Array
@@ -112,6 +113,11 @@ def _through_all(
     return logits[:, -1], caches
 
 
+def position(offset: int) -> Array | int:
+    """Where ids begin, as an array, so that another place is no other program; 0 has one of its own."""
+    return jnp.asarray(offset, jnp.int32) if offset else 0
+
+
 @eqx.filter_jit
 def chosen(choose: Callable[..., Array], logits: Array, key: Array) -> Array:
     """A token [batch, 1] of every row."""
@@ -135,6 +141,6 @@ def tokens_one_by_one(
     caches: list[Any] = read.empty_caches(prompt.shape[0], room)
     ids, offset = prompt, 0
     for k in keys:
-        logits, caches = read(ids, caches, np.int32(offset) if offset else 0)
+        logits, caches = read(ids, caches, position(offset))
         ids, offset = chosen(choose, logits, k), offset + ids.shape[1]
         yield ids
