@@ -20,11 +20,19 @@ def step_bars(console: Console) -> Progress:
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        MofNCompleteColumn(),
+        CountColumn(),
         TextColumn("{task.fields[shown]}", markup=False),
         TimeColumn(),
     )
     return Progress(*columns, console=console, disable=not console.is_terminal)
+
+
+class CountColumn(MofNCompleteColumn):
+    """How many of how many; nothing of what cannot be counted."""
+
+    def render(self, task: Task) -> Text:
+        """One cell."""
+        return Text("") if task.total is None else super().render(task)
 
 
 class TimeColumn(ProgressColumn):

@@ -26,6 +26,7 @@ from typing import Annotated
 
 import tyro
 from rich.console import Console
+from rich.progress import TaskID
 
 from qkvflow.cli.bars import LONG, Pace, duration, step_bars
 from qkvflow.cli.options import split_option
@@ -121,11 +122,11 @@ class Display(Sink):
         self._has_said = False
         self._bar = step_bars(console)
         self._task = self._bar.add_task(name, total=steps, shown="")
-        self._other = self._bar.add_task("", total=None, shown="", visible=False)
+        self._phase: TaskID | None = None
 
     def tick(self, step: int, loss: float) -> None:
         self._pace.tick(step)
-        self._bar.update(self._other, visible=False)
+        self._end_phase()
         self._bar.update(self._task, completed=step, shown=f"loss {loss:.3f}{self._speed}")
         left, per_step = self._pace.left, self._pace.per_step
         if self._has_said or left is None or per_step is None:
@@ -139,11 +140,18 @@ class Display(Sink):
     def phase(self, name: str, done: int, total: int | None) -> None:
         self._bar.start()
         if not done:
-            self._bar.reset(self._other, description=name, total=total, visible=True)
-        self._bar.update(self._other, completed=done)
+            self._end_phase()
+        if self._phase is None:
+            self._phase = self._bar.add_task(name, total=total, shown="")
+        self._bar.update(self._phase, completed=done)
+
+    def _end_phase(self) -> None:
+        if self._phase is not None:
+            self._bar.remove_task(self._phase)
+            self._phase = None
 
     def write(self, record: Record) -> None:
-        self._bar.update(self._other, visible=False)
+        self._end_phase()
         if record["kind"] == "start":
             self._show_start(record)
         elif record["kind"] == "train" and record["tokens_per_second"]:
@@ -161,6 +169,7 @@ class Display(Sink):
         self._bar.start()
 
     def close(self) -> None:
+        self._end_phase()
         self._bar.stop()
 
 

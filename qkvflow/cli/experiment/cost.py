@@ -142,7 +142,11 @@ def _rows_of_plan(plan: Plan, steps: int) -> dict[str, Row]:
 
 def _table(rows: dict[str, Row], reference: str, loss: float | None) -> Table:
     table = tables.costs({arm: (row.costs, row.ms_per_step) for arm, row in rows.items()}, reference)
-    table = table.only(*(head for head in table.heads if head != "compression"), note="")
+    left_out, note = {"compression"}, ""
+    if not any(row.ms_per_step for row in rows.values()):
+        left_out |= {"memory, MB", "ms per step"}
+        note = "Operations: forward, and of all training. --timed-steps 10 adds memory and time."
+    table = table.only(*(head for head in table.heads if head not in left_out), note=note)
     if loss is None:
         return table
     reached = tuple(
