@@ -1,6 +1,6 @@
 """How long a user waits for a loss: a plain GPT in torch with AdamW, and the recipe of this library.
 
-Run with `python -m benchmarks.time_to_loss` (torch comes with `qkvflow[peers]`) on a machine that has
+Run with `python -m benchmarks.time_to_loss` (torch: `pip install -e ".[peers]"`) on a machine that has
 nothing else to do; prints what it finds and writes results/time_to_loss.json. Both read the same
 batches of characters of WikiText-2, have the same width, layers and batch, and are evaluated on the
 same tokens of its valid split. They are processes of their own that take turns of a few steps. The time

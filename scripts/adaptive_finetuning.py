@@ -8,5 +8,6 @@ STAGES = {"adaptation_bases": "results/finetune-bases", "adaptation": "results/f
 
 if __name__ == "__main__":
     for plan, out in STAGES.items():
-        if code := main(["experiment", "run", "--plan", plan, "--out", out, *sys.argv[1:]]):
+        command = ["experiment", "run", "--plan", plan, "--out", out, *sys.argv[1:]]
+        if code := main(command, script=sys.argv[0]):
             sys.exit(code)

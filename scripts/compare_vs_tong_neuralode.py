@@ -6,4 +6,4 @@ from qkvflow.cli.main import main
 
 if __name__ == "__main__":
     sys.argv[1:1] = ["compare"]
-    sys.exit(main())
+    sys.exit(main(script=sys.argv[0]))

@@ -1,6 +1,7 @@
 """The documents are true: API.md's examples run, README's commands exist and the example works."""
 
 import dataclasses
+import importlib
 import re
 import runpy
 import shlex
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from qkvflow.cli.compare import Options, make_plan
+from qkvflow.cli.main import module_of
 from qkvflow.config import Gpt2Config
 from qkvflow.config.variants import ADAPTERS, FAMILIES, INTEGRATORS, PARTS
 from qkvflow.experiments.plan import Plan, read_plan
@@ -169,8 +171,9 @@ def test_every_script_is_a_command_and_writes_where_it_is_said(name, monkeypatch
         runpy.run_path(str(script), run_name="__main__")
     assert ended.value.code == 0
     printed = capsys.readouterr().out
-    assert f"usage: qkvflow {command} " in printed
+    assert f"usage: {script} " in printed
     assert directory in printed
+    assert importlib.import_module(module_of(command)).__doc__.splitlines()[0] in printed
 
 
 def test_the_readme_begins_with_the_two_commands():

@@ -14,6 +14,7 @@ ALTITUDE = [
     "memory",
     "interrupt",
     "files",
+    "extras",
     "lock",
     "progress",
     "plugins",

@@ -2,7 +2,7 @@
 
 Contestants run in processes of their own that take turns, so that what disturbs the machine disturbs
 all of them; leave it alone meanwhile. Ratios can be compared, milliseconds cannot. With torch and
-transformers (pip install "qkvflow[peers]") their programs take part. All of it takes long on two
+transformers (pip install -e ".[peers]") their programs take part. All of it takes long on two
 cores; --only measures a part, and what was measured before stays in the file.
 
     python -m benchmarks.speed --only step-small generate-1
@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks.speed import costs, figures, growth, lines, show
 from benchmarks.speed.contest import measured
 from qkvflow.config import ConfigError, nearest
+from qkvflow.extras import pip_line
 from qkvflow.files import FileError, read_json, write_json
 from qkvflow.memory import keep_freed_memory
 from qkvflow.models import MODELS
@@ -62,7 +63,7 @@ def run(options: Options) -> None:
         raise ConfigError("This cannot be measured:", [f"rounds is {options.rounds}; at least 1."])
     contests, axes, once = _chosen(options.only)
     if not lines.peers_are_installed():
-        missing = 'torch or transformers is missing: no peers. pip install "qkvflow[peers]"'
+        missing = f"torch or transformers is missing: no peers. {pip_line('peers')}"
         console.print(missing, markup=False)
     options.out.mkdir(parents=True, exist_ok=True)
     records = _read(options.out / "bench.json")

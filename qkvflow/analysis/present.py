@@ -9,6 +9,7 @@ from qkvflow.config import ConfigError
 from qkvflow.data import Tokenizer
 from qkvflow.files import file_errors, write_text
 from qkvflow.models import LanguageModel, count_parameters
+from qkvflow.progress import elapsed
 from qkvflow.report.page import Conclusion, Heading, Item, Paragraph, to_html
 from qkvflow.report.table import Table
 
@@ -57,15 +58,17 @@ def present(
         out.mkdir(parents=True, exist_ok=True)
     studies: dict[str, Study] = {}
     for name in names:
-        studies[name] = ANALYSES[name]().study(subject)
+        with elapsed(f"{name}: compiling and computing"):
+            studies[name] = ANALYSES[name]().study(subject)
         studies[name].write(out, name)
     found = [(ANALYSES[name].heading, ANALYSES[name]().found(studies[name])) for name in names]
     told = [("the model", describe(subject.model)), *(line for line in found if line[1])]
     first = told.pop(1 if len(told) > 1 else 0)[1]
     items: list[Item] = [Heading(title, 1), Conclusion(first, LIMITS, tuple(told))]
     items += [Paragraph(note) for note in notes]
-    for name, study in studies.items():
-        items += _section(name, study, out / "figures", tokenizer)
+    with elapsed("drawing figures"):
+        for name, study in studies.items():
+            items += _section(name, study, out / "figures", tokenizer)
     page = out / "analysis.html"
     write_text(page, to_html(items, STYLE))
     return page, studies

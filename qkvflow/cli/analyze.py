@@ -41,6 +41,7 @@ from qkvflow.data import (
 )
 from qkvflow.models import LanguageModel
 from qkvflow.nn.time_embed import layer_times
+from qkvflow.progress import elapsed
 from qkvflow.report.table import Table, to_terminal
 from qkvflow.train import load_model, read_tokenizer
 from qkvflow.train.resume import own_text
@@ -54,44 +55,52 @@ class Options:
     """Options of `qkvflow analyze`."""
 
     what: tyro.conf.Positional[str]
-    """The analysis: lyapunov, trajectory, spectra, modulation, one of a plugin, or all that apply."""
+    """Analysis to run: lyapunov, trajectory, spectra, modulation, one that a plugin registers, or
+    all."""
     checkpoint: Path
     """Directory of a run, of a checkpoint, or of an exported model."""
     out: Path = Path("analysis")
-    """Directory for what is found; files of an earlier analysis there are replaced."""
+    """Output directory; files of an earlier analysis there are replaced."""
     text: str | None = None
-    """Text to follow; None takes a sentence, cut to the model's window."""
+    """Text to analyze token by token; None: a built-in sentence, cut to the model's longest
+    sequence."""
     position: int = -1
-    """Token whose last state is asked what it depends on; negative numbers count from the end."""
+    """Token whose final state the sensitivity is computed for; negative numbers count from the end."""
     data: str | None = None
-    """Corpus (embedded, wikitext-2, ...) or path to text to sample windows from; None: no sample."""
+    """Corpus (embedded, wikitext-2, ...) or path to text from which windows are sampled; None: no
+    sample."""
     documents: Count | Literal["run"] | None = "run"
-    """Documents that are streamed of hf:OWNER/NAME; run: as many as the model's run has; None: all."""
+    """Documents to stream from hf:OWNER/NAME; run: as many as in the model's training run; None:
+    all."""
     least_coverage: Share = 0.99
-    """Share of the split's bytes that the tokenizer has to give back; less is refused."""
+    """Smallest share of the text's bytes that the tokenizer has to reproduce; below it the text is
+    refused."""
     split: Literal["train", "valid", "test"] = "valid"
-    """Split of the corpus."""
+    """Split of the corpus to sample from."""
     windows: Count = 16
-    """Windows of the corpus, drawn at random without overlap."""
+    """Number of windows sampled from the corpus, at random and without overlap."""
     length: int | None = None
-    """Tokens of a window; None is the model's longest sequence, at most 128."""
+    """Tokens per window; None: the model's longest sequence, at most 128."""
     times: Annotated[int, Bound(f"at least 1, below {LAYERS:,}", 1, LAYERS)] | None = None
     """Number of evenly spaced depths at which weights are analysed; None: one per layer."""
     circuits: tuple[Literal["qk", "ov", "mlp", "ssm"], ...] = ()
-    """Circuits whose spectra are wanted; all that the model has where none is named."""
+    """Circuits whose spectra are computed; empty: all that the model has."""
     exponents: Size = 8
     """Number of leading Lyapunov exponents of the sequence."""
     refine: NotNegativeInt = 8
-    """Passes that refine the Lyapunov exponents; the table says by how much the last changed them."""
+    """Iterations that refine the Lyapunov exponents; the table says how much the last one changed
+    them."""
     probes: Annotated[int, Bound(f"2 to {SIZES - 1:,}", 2, SIZES)] = 64
-    """Random directions that estimate the sensitivity; as many as the model is wide are exact."""
+    """Random probe vectors for estimating the sensitivity; as many as the model's width are exact."""
     seed: NotNegativeInt = 0
     """Random seed of the sample of windows."""
 
 
 def run(options: Options) -> None:
     """Study, draw, write, and print the main numbers."""
-    model, tokenizer = in_float32(load_model(options.checkpoint)), read_tokenizer(options.checkpoint)
+    with elapsed("reading the model"):
+        model = in_float32(load_model(options.checkpoint))
+        tokenizer = read_tokenizer(options.checkpoint)
     data = _open(options, tokenizer)
     subject = subject_of(options, model, tokenizer, data)
     names, notes = applicable(options.what, subject)

@@ -19,7 +19,7 @@ from typing import Any
 
 from rich.console import Console
 
-from qkvflow.cli.experiment_display import run_experiment, show_failures
+from qkvflow.cli.experiment_display import DRAWING, run_experiment, show_failures
 from qkvflow.config import ConfigError, read_recipe
 from qkvflow.config.yaml_files import merged
 from qkvflow.experiments.conclusion import steps_after_compare
@@ -28,6 +28,7 @@ from qkvflow.experiments.report import write_report
 from qkvflow.experiments.summary import Summary
 from qkvflow.files import write_bytes, write_json
 from qkvflow.models import MODELS
+from qkvflow.progress import elapsed
 from qkvflow.report.table import Table, to_terminal
 
 RESULTS = "tong_comparison_results"
@@ -40,28 +41,28 @@ class Options:
     """Options of `qkvflow compare`."""
 
     steps: int = 900
-    """Training steps of each model."""
+    """Training steps per model."""
     batch_size: int = 4
-    """Windows of text in a batch."""
+    """Windows of text per batch."""
     length: int = 128
-    """Bytes in a window."""
+    """Bytes per window."""
     hidden_dim: int = 64
-    """Width of every model."""
+    """Width of the residual stream of every model."""
     num_layers: int = 3
-    """Depth of every model."""
+    """Number of layers of every model."""
     time_embed_dim: int = 8
-    """Width of the time networks; also the number of basis matrices of tong_neuralode."""
+    """Width of the time networks, and number of basis matrices of tong_neuralode."""
     learning_rate: float = 1.6e-2
-    """Peak of the learning rate; the same for every model."""
+    """Peak learning rate, the same for every model."""
     seeds: int = 1
-    """Number of seeds; every model is trained with each."""
+    """Number of seeds that each model is trained with."""
     data: str = "embedded"
     """A corpus (embedded, wikitext-2, wikitext-103, markov, hf:OWNER/NAME) or a path to text."""
     processes: int | None = None
-    """Models that are trained at the same time, each on its share of the cores. None: one per core."""
+    """Models trained at the same time, each on its share of the CPU cores. None: one per core."""
     out: Path | None = None
-    """Directory of runs, results and report; a finished run is not run again. None: runs and report are
-    in comparison, tong_comparison_results.json and .pkl in the working directory."""
+    """Output directory for runs, results and report; finished runs there are reused. None: comparison/
+    for runs and report; tong_comparison_results.json and .pkl go to the working directory."""
 
 
 def make_plan(options: Options) -> Plan:
@@ -166,6 +167,9 @@ def run(options: Options) -> int:
     write_json(results.with_suffix(".json"), summary)
     write_bytes(results.with_suffix(".pkl"), pickle.dumps(summary))
     steps = steps_after_compare(experiment, program_name())
-    page, _ = write_report([experiment], "Every named model, after a minute of training", steps=steps)
+    with elapsed(DRAWING):
+        page, _ = write_report(
+            [experiment], "Every named model, after a minute of training", steps=steps
+        )
     console.print(f"Written: {results}.json, {results}.pkl. The report is {page}", markup=False)
     return 1 if experiment.failures else 0

@@ -8,7 +8,7 @@ The text is that of the model's own run, where no other is named.
 The baseline that a model has to beat can be shown beside it: --ngrams 3 fits n-grams of order 1 to 3 on
 the train split of the same text, in the same tokens.
 
-Tasks are those of lm-evaluation-harness (pip install 'qkvflow[lm-eval]'), which reads their data.
+Tasks are those of lm-evaluation-harness (pip install -e ".[lm-eval]"), which reads their data.
 """
 
 from contextlib import ExitStack
@@ -49,36 +49,39 @@ class Options:
     data: str | None = None
     """A corpus (embedded, wikitext-2, ...) or a path to text; None: the text of the model's own run."""
     documents: Count | Literal["run"] | None = "run"
-    """Documents that are streamed of hf:OWNER/NAME; run: as many as the model's run has; None: all."""
+    """Documents to stream from hf:OWNER/NAME; run: as many as in the model's training run; None:
+    all."""
     least_coverage: Share = 0.99
-    """Share of the split's bytes that the tokenizer has to give back; less is refused."""
+    """Smallest share of the text's bytes that the tokenizer has to reproduce; below it the text is
+    refused."""
     split: Literal["train", "valid", "test"] = "valid"
-    """Split of the text."""
+    """Split to evaluate on."""
     depth: int | None = None
-    """Layers at which the weights are sampled; None is the model's own depth."""
+    """Number of layers at which the weights are sampled; None: the model's own depth."""
     depths: tuple[int, ...] = ()
-    """Depths in layers to compare: a row for each, with its loss, operations and time."""
+    """Numbers of layers to compare: the table has a row per depth, with loss, operations and time."""
     unit_steps: bool = False
-    """Steps of 1 at every depth, in place of steps whose sum is the same at every depth."""
+    """Integrate with step size 1 at every depth, instead of keeping the sum of all steps the same."""
     stop_early: tuple[float, ...] = ()
-    """Bounds to compare, 0 to 1, a row for each with its loss and mean number of layers: a token leaves
-    the loop over layers when the next layer moves its prediction by no more, in total variation."""
+    """Early-exit thresholds to compare, 0 to 1: the table has a row per threshold, with loss and mean
+    number of layers. A token exits when a layer changes its prediction by no more, in total
+    variation."""
     figure: Path | None = None
-    """PNG or PDF file for a figure of the loss over depth; needs --depths."""
+    """PNG or PDF file for a figure of loss against depth; needs --depths."""
     batch_size: Count = 8
-    """Windows that are computed at once."""
+    """Windows per batch."""
     tokens: Count | None = None
-    """Evenly spaced tokens of the split to evaluate on, which the table then says; None: all."""
+    """Number of evenly spaced tokens to evaluate on; None: the whole split."""
     ngrams: Annotated[int, Bound("0 to 6", 0, 7)] = 0
-    """Highest order of the n-grams to compare with, 0 to 6."""
+    """Highest order of n-gram baselines to fit and compare with, 0 to 6; 0: none."""
     tasks: str | None = None
-    """Tasks of lm-evaluation-harness, separated by commas, in place of a text."""
+    """lm-evaluation-harness tasks to run instead of computing a loss, separated by commas."""
     task_folder: Path | None = None
-    """Directory with YAML files that describe further tasks, in the form of lm-evaluation-harness."""
+    """Directory of YAML files that define further lm-evaluation-harness tasks."""
     shots: NotNegativeInt | None = None
-    """Examples before each question of a task; None: as many as the task says."""
+    """Number of few-shot examples; None: the task's default."""
     examples: Count | None = None
-    """Questions of each task to evaluate on; None: all."""
+    """Number of questions per task to evaluate on; None: all."""
 
 
 def run(options: Options) -> None:

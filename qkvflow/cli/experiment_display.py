@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from qkvflow.cli.train import step_bars
+from qkvflow.cli.bars import LONG, Pace, duration, step_bars
 from qkvflow.experiments import tables
 from qkvflow.experiments.baselines import ngram_baselines
 from qkvflow.experiments.jobs import Job
@@ -19,28 +19,36 @@ from qkvflow.experiments.summary import Comparison, Summary
 from qkvflow.experiments.trial import WARNING
 from qkvflow.experiments.workers import sharing_cores, workers
 from qkvflow.lock import waiting
+from qkvflow.progress import elapsed
 from qkvflow.provenance import now
 from qkvflow.report.table import Table, to_terminal
 from qkvflow.statistics import smallest_p_value
 from qkvflow.train import Sink
 
+CHECKING, DRAWING = "checking every run of the plan", "drawing the page"
+
 
 class Bars(Watcher):
     """A bar for the whole experiment, one for each arm, and a line for each run that ended."""
 
-    def __init__(self, console: Console):
+    def __init__(self, console: Console, processes: int = 1):
         self._bars = step_bars(console)
         self._all = self._bars.add_task("", total=1, shown="", visible=False)
         self._arms: dict[str, TaskID] = {}
         self._began, self._begun = now(), set[Path]()
         self._before: list[bool] = []
         self._noted = set[str]()
+        self._processes, self._has_said = processes, False
+        self._seconds = list[float]()
+        """What runs of this process took."""
+        self._stage_jobs = self._stage_done = 0
 
     def stage(self, title: str, jobs: int) -> None:
         for task in self._arms.values():
             self._bars.remove_task(task)
         self._arms.clear()
-        self._bars.reset(self._all, total=jobs, description=title, visible=True)
+        self._stage_jobs, self._stage_done, self._seconds = jobs, 0, []
+        self._bars.reset(self._all, total=jobs, description=title, visible=True, shown="", left=None)
 
     def __enter__(self) -> "Bars":
         self._bars.start()
@@ -54,12 +62,29 @@ class Bars(Watcher):
         if job.arm not in self._arms:
             self._arms[job.arm] = self._bars.add_task("", shown="")
         task = self._arms[job.arm]
-        self._bars.reset(
-            task, total=job.run.steps, description=f"{job.arm} {job.out.name}", shown="compiling"
-        )
-        return [_RunBar(self._bars, task)]
+        name, steps = f"{job.arm} {job.out.name}", job.run.steps
+        self._bars.reset(task, total=steps, description=name, shown="", left=None)
+        return [_RunBar(self, self._bars, task, job.run.steps)]
+
+    def tell_left(self, run: Pace) -> None:
+        """Show how long all runs of this stage will take, by those that have ended and by this one."""
+        each = sum(self._seconds) / len(self._seconds) if self._seconds else run.whole
+        if run.left is None or each is None:
+            return
+        others = each * (self._stage_jobs - self._stage_done - 1) / self._processes
+        self._bars.update(self._all, left=run.left + others)
+        if not self._has_said and run.left + others > LONG:
+            runs = f"{self._stage_jobs - self._stage_done} runs, if all are as fast as the first"
+            line = f"{duration(run.left + others).capitalize()} for {runs}."
+            self._bars.console.print(line, highlight=False)
+        self._has_said = True
+
+    def took(self, seconds: float) -> None:
+        """A run of this process has ended."""
+        self._seconds.append(seconds)
 
     def end(self, job: Job, record: Record) -> None:
+        self._stage_done += 1
         self._bars.advance(self._all)
         before = isinstance(record, Finished) and record.origin.ended <= self._began
         self._before.append(before and job.out not in self._begun)
@@ -93,15 +118,23 @@ class Bars(Watcher):
 
 
 class _RunBar(Sink):
-    def __init__(self, bars: Progress, task: Any):
-        self._bars, self._task = bars, task
+    def __init__(self, whole: Bars, bars: Progress, task: TaskID, steps: int):
+        self._whole, self._bars, self._task, self._pace = whole, bars, task, Pace(steps)
 
     def write(self, record: dict[str, Any]) -> None:
         if record["kind"] == "start":
             self._bars.update(self._task, completed=record["step"])
 
     def tick(self, step: int, loss: float) -> None:
-        self._bars.update(self._task, completed=step, shown=f"loss {loss:.3f}")
+        self._pace.tick(step)
+        self._bars.update(self._task, completed=step, shown=f"loss {loss:.3f}", left=self._pace.left)
+        self._whole.tell_left(self._pace)
+
+    def phase(self, name: str, done: int, total: int | None) -> None:
+        self._bars.update(self._task, shown=f"{name} {done / total:.0%}" if total else name)
+
+    def close(self) -> None:
+        self._whole.took(self._pace.passed)
 
 
 def tuned_table(choices: Choices) -> Table:
@@ -167,13 +200,16 @@ def run_experiment(
     With several processes, each takes its share of the cores and one run after the other.
     """
     with sharing_cores(processes) as left:
-        data = prepare(plan, out, reference, reuse)
-        with workers(plan, out, left), Bars(console) as bars:
+        with elapsed(CHECKING):
+            data = prepare(plan, out, reference, reuse)
+        with workers(plan, out, left), Bars(console, 1 + len(left)) as bars:
             complete(plan, out, bars, reuse)
     bars.tell()
     if data is not None:
-        ngram_baselines(data, out)
-    with waiting(out / ".results.claim"):  # what was read last is written last
+        with elapsed("fitting n-gram baselines"):
+            ngram_baselines(data, out)
+    # What was read last is written last.
+    with elapsed("testing differences"), waiting(out / ".results.claim"):
         experiment = read_experiment(out)
         write_results(experiment)
     return experiment

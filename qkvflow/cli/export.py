@@ -40,22 +40,23 @@ class Options:
     checkpoint: Path
     """Directory of a run, of a checkpoint, or of an exported or imported model."""
     out: Path
-    """Directory to write; it must not be there."""
+    """Output directory; it must not exist."""
     depth: int | None = None
-    """Layers at which the weights are sampled; None is the model's own depth, and its own weights."""
+    """Number of layers at which the weights are sampled; None: the model's own depth and weights."""
     unit_steps: bool = False
-    """Steps of 1 at every depth, in place of steps whose sum is the same at every depth."""
+    """Integrate with step size 1 at every depth, instead of keeping the sum of all steps the same."""
     adapter: Path | None = None
     """Directory of an adapter that was trained on this model."""
     basis: int | None = None
-    """Basis matrices that every weight becomes a combination of; None keeps the weights as they are."""
+    """Number of basis matrices in which every weight is expressed; None: weights stay as they are."""
     loop: str | None = None
-    """FIRST + CORExLOOPS + LAST, a visit for every layer: the core's layers share their weights; None
-    keeps the weights as they are."""
+    """Layer plan FIRST + CORExLOOPS + LAST with a visit per layer, in which the core's layers share
+    their weights; None: weights stay as they are."""
     rank: int = 8
-    """Rank of what every visit of a layer has of its own, with --loop."""
+    """Rank of the correction that each visit of a shared layer has, with --loop."""
     format: Literal["qkvflow", "transformers"] = "qkvflow"
-    """qkvflow: for all commands here. transformers: a GPT2LMHeadModel or a LlamaForCausalLM."""
+    """Output format. qkvflow: for all commands here. transformers: a GPT2LMHeadModel or
+    LlamaForCausalLM."""
 
 
 def run(options: Options) -> None:

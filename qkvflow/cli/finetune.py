@@ -7,6 +7,7 @@ The tokenizer is the base's. OUT/final holds the whole model, which all other co
 only what was trained, where that is not all of it. Started again, it goes on where it stopped.
 """
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +24,7 @@ class Options:
     """Options of `qkvflow finetune`."""
 
     out: Path
-    """Directory of the run; it is made."""
+    """Output directory of the run; started again, the command resumes there."""
     config: Annotated[FinetuneConfig, tyro.conf.arg(name="")]
     """Settings of the fine-tuning."""
 
@@ -41,7 +42,8 @@ OFTEN = {
 def run(options: Options) -> None:
     """Fine-tune with a progress bar; say what changed and where it is."""
     config = options.config
-    found = finetune(config, options.out, [Display(config.method, config.steps)])
+    with closing(Display(config.method, config.steps)) as display:
+        found = finetune(config, options.out, [display])
     print(summary(found, options.out) if found.outcome.finished else stopped(found.outcome))
 
 

@@ -4,34 +4,27 @@
     qkvflow generate --checkpoint runs/first --prompt "The river " --depth 12 --temperature 0
     qkvflow generate --checkpoint runs/first --prompt "The river " --draft-depth 2
 
-When the model's longest sequence is full, it goes on from the second half of it.
+Text is printed as it comes. When the model's longest sequence is full, it goes on from the second half
+of it.
 """
 
+import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import haliax as hax
 import jax
 import jax.numpy as jnp
 import numpy as np
 from haliax import NamedArray
-from jax import Array
 
 from qkvflow.config import ConfigError
 from qkvflow.config.strict import Count, NotNegativeInt, bound_problems
 from qkvflow.data.tokenizer import Ids, Tokenizer
-from qkvflow.generate import (
-    Drafted,
-    Stopped,
-    choice_problems,
-    generate,
-    generate_stopping_early,
-    generate_with_drafts,
-)
-from qkvflow.models import LanguageModel, unroll
+from qkvflow.generate import Drafted, choice_problems, stream
+from qkvflow.models import unroll
 from qkvflow.progress import elapsed
 from qkvflow.train import load_model, read_tokenizer
 
@@ -45,25 +38,25 @@ class Options:
     prompt: str
     """Text to continue."""
     depth: int | None = None
-    """Layers at which the weights are sampled; None is the model's own depth."""
+    """Number of layers at which the weights are sampled; None: the model's own depth."""
     unit_steps: bool = False
-    """Steps of 1 at every depth, in place of steps whose sum is the same at every depth."""
+    """Integrate with step size 1 at every depth, instead of keeping the sum of all steps the same."""
     tokens: Count = 200
-    """Number of tokens to add."""
+    """Number of tokens to generate."""
     temperature: float = 0.8
-    """Sampling temperature: 0 takes the likeliest token, 1 samples as the model says."""
+    """Sampling temperature: 0 takes the most likely token, 1 samples from the model's distribution."""
     top_k: int | None = None
-    """Number of likeliest tokens to sample from; None: all."""
+    """Number of most likely tokens to sample from; None: all."""
     top_p: float | None = None
-    """Probability of the likeliest tokens to sample from, together; None: all tokens."""
+    """Total probability of the most likely tokens to sample from; None: all tokens."""
     draft_depth: int | None = None
-    """Layers at which the model proposes tokens that all its layers then check at once, which changes
-    no probabilities and saves time where most are accepted; None: no proposals."""
+    """Number of layers that draft tokens, which all layers then verify at once: the same distribution,
+    faster where most drafts are accepted. None: no drafts."""
     draft_tokens: Count = 4
-    """Tokens that the model at --draft-depth layers proposes at a time."""
+    """Number of tokens drafted at a time, with --draft-depth."""
     stop_early: float | None = None
-    """Total variation, 0 to 1: a token leaves the loop over layers when the next layer moves its
-    prediction by no more. None: every token goes through all layers."""
+    """Early-exit threshold, 0 to 1: a token skips the remaining layers once a layer changes its
+    prediction by no more, in total variation. None: every token goes through all layers."""
     seed: NotNegativeInt = 0
     """Sampling seed."""
 
@@ -81,21 +74,39 @@ def run(options: Options) -> None:
     if options.depth is not None:
         with elapsed(f"sampling the weights at {options.depth} layers"):
             model = unroll(model, options.depth, unit_steps=options.unit_steps)
-    shown = ""
-    drafted: list[Drafted] = []
-    stopped: list[Stopped] = []
-    for ids in continuations(model, prompt, options, drafted, stopped):
+    blocks = stream(
+        model,
+        hax.named(jnp.asarray(prompt)[None], ("batch", "position")),
+        options.tokens,
+        key=jax.random.key(options.seed),
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        draft_depth=options.draft_depth,
+        draft_tokens=options.draft_tokens,
+        stop_early=options.stop_early,
+    )
+    with elapsed("compiling, then reading the prompt"):
+        first = next(blocks)
+    show(options.prompt, itertools.chain([first], blocks), options.tokens, tokenizer)
+    if blocks.drafted:
+        print(said_of(blocks.drafted), file=sys.stderr)
+    if blocks.stopped:
+        used, layers = np.mean([each.layers for each in blocks.stopped]), model.config.num_layers
+        print(f"Tokens stopped after {used:.1f} of {layers} layers on average.", file=sys.stderr)
+
+
+def show(prompt: str, blocks: Iterable[NamedArray], count: int, tokenizer: Tokenizer) -> None:
+    """Print a prompt and the tokens that follow it, each block as soon as it is there."""
+    shown, ids = "", np.zeros((0,), np.int32)
+    for block in blocks:
+        ids = np.concatenate([ids, np.asarray(block.array)[0]])
         # A character may be made of several tokens: one that is not whole yet waits for the rest.
-        text = options.prompt + tokenizer.decode(ids)
-        whole = text if len(ids) == options.tokens else text.rstrip("\ufffd")
+        text = prompt + tokenizer.decode(ids)
+        whole = text if len(ids) == count else text.rstrip("\ufffd")
         print(whole[len(shown) :], end="", flush=True)
         shown = whole
     print()
-    if drafted:
-        print(said_of(drafted), file=sys.stderr)
-    if stopped:
-        used, layers = np.mean([each.layers for each in stopped]), model.config.num_layers
-        print(f"Tokens stopped after {used:.1f} of {layers} layers on average.", file=sys.stderr)
 
 
 def read_prompt(tokenizer: Tokenizer, text: str) -> Ids:
@@ -122,59 +133,3 @@ def said_of(drafted: list[Drafted]) -> str:
     depth, share = drafted[-1].depth, accepted / proposed
     line = f"At depth {depth}, {proposed} tokens were proposed and {accepted} accepted ({share:.0%})."
     return line if note is None else f"{line} {note}"
-
-
-def continuations(
-    model: LanguageModel,
-    prompt: np.ndarray,
-    options: Options,
-    drafted: list[Drafted],
-    stopped: list[Stopped],
-) -> Iterator[np.ndarray]:
-    """All new tokens so far, again and again, each time with more.
-
-    What became of drafts, and of tokens that stopped early, is added.
-    """
-    longest = model.config.max_position_embeddings
-    key = jax.random.key(options.seed)
-    ids = prompt
-    if longest < 2:
-        raise ConfigError("Nothing can be generated:", ["the model sees one position only."])
-    while len(ids) < len(prompt) + options.tokens:
-        left = len(prompt) + options.tokens - len(ids)
-        context = ids if len(ids) < longest else ids[-(longest // 2) :]
-        count = min(left, longest - len(context))
-        key, k = jax.random.split(key)
-        layers = model.config.num_layers
-        with elapsed(f"compiling, then generating {count} tokens with {layers} layers"):
-            named = hax.named(jnp.asarray(context)[None], ("batch", "position"))
-            whole = _continued(model, named, count, k, options, drafted, stopped)
-        new = np.asarray(whole.array)[0, len(context) :]
-        ids = np.concatenate([ids, new])
-        yield ids[len(prompt) :]
-
-
-def _continued(
-    model: LanguageModel,
-    context: NamedArray,
-    count: int,
-    key: Array,
-    options: Options,
-    drafted: list[Drafted],
-    stopped: list[Stopped],
-) -> NamedArray:
-    """The context and `count` more tokens; without drafts once they have not paid."""
-    how: dict[str, Any] = {
-        "temperature": options.temperature,
-        "top_k": options.top_k,
-        "top_p": options.top_p,
-    }
-    if options.stop_early is not None:
-        bound = options.stop_early
-        stopped.append(generate_stopping_early(model, context, count, key=key, bound=bound, **how))
-        return stopped[-1].text
-    if options.draft_depth is None or (drafted and drafted[-1].note):
-        return generate(model, context, count, key=key, **how)
-    how |= {"draft_depth": options.draft_depth, "draft_tokens": options.draft_tokens}
-    drafted.append(generate_with_drafts(model, context, count, key=key, **how))
-    return drafted[-1].text

@@ -21,12 +21,12 @@ class Options:
     """Options of `qkvflow import`."""
 
     out: Path
-    """Directory to write; it must not be there."""
+    """Output directory; it must not exist."""
     gpt2: Path | None = None
-    """Directory with config.json and model.safetensors of a GPT-2; also tokenizer.json, if there."""
+    """Directory of a GPT-2: config.json, model.safetensors and, if there, tokenizer.json."""
     llama: Path | None = None
-    """Directory with config.json and the safetensors of a Llama, in one file or several; also
-    tokenizer.json, if there."""
+    """Directory of a Llama: config.json, safetensors in one file or several and, if there,
+    tokenizer.json."""
 
 
 def run(options: Options) -> None:

@@ -22,6 +22,7 @@ COMMANDS = {
     "report": "Write a page on one run: curve, costs, settings, a sample of text, n-grams.",
     "finetune": "Adapt a trained model to other text, at its own depth or another.",
     "import": "Bring in a model of another library: GPT-2 or Llama.",
+    "download": "Fetch WikiText or GPT-2 from the hub, to where the other commands find it.",
     "export": "Write a model at another depth, as a few matrices, or for transformers.",
     "experiment": "Compare models over paired seeds: sweeps, runs, statistics, costs, a page.",
     "analyze": "Look inside a trained model: spectra, Lyapunov exponents, trajectories, modulation.",
@@ -69,8 +70,12 @@ def usage(group: str | None = None) -> str:
     return "\n".join(lines + [f"  {name:<10} {summary}" for name, summary in commands.items()])
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run one command; returns the exit code. A mistake of the user is one sentence, no traceback."""
+def main(arguments: list[str] | None = None, script: str | None = None) -> int:
+    """Run one command; returns the exit code. A mistake of the user is one sentence, no traceback.
+
+    Args:
+        script: what the user called, where that is a script which stands for a command.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
     given = sys.argv[1:] if arguments is None else arguments
@@ -96,7 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
             keep_freed_memory()  # before there is a second thread
         leave_when_interrupted(sentence)
     try:
-        return _run(command, rest)
+        return _run(command, rest, script or f"qkvflow {command}")
     except KeyboardInterrupt as error:
         if arguments is None:
             leave(str(error) or sentence)
@@ -104,7 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _run(command: str, options: list[str]) -> int:
+def _run(command: str, options: list[str], program: str) -> int:
     import tyro  # late: `qkvflow --help` answers at once
 
     from qkvflow.cli.options import OptionError, help_on, registry, split_option
@@ -124,7 +129,7 @@ def _run(command: str, options: list[str]) -> int:
         parse: Any = tyro.cli
         chosen = parse(
             module.Options,
-            prog=f"qkvflow {command}",
+            prog=program,
             description=f"{module.__doc__}{more}",
             args=options,
             default=defaults,

@@ -69,20 +69,26 @@ def help_on(
 
 def _hide(rules: tyro.constructors.ConstructorRegistry, shown: Shown) -> None:
     """Let a help show only what is named, and nothing that is always refused."""
-    inside: set[type] = set()
+    inside: set[Any] = set()
 
     @rules.struct_rule
     def of_dataclasses(
         info: tyro.constructors.StructTypeInfo,
     ) -> tyro.constructors.StructConstructorSpec | None:
-        if info.type in inside or not (info.type in shown or info.type in _REFUSED):
+        if info.type in inside or not dataclasses.is_dataclass(info.type):
             return None
         inside.add(info.type)  # what tyro itself makes of it is wanted below
         spec = tyro.constructors.ConstructorRegistry.get_struct_spec(info)
         inside.discard(info.type)
         assert isinstance(spec, tyro.constructors.StructConstructorSpec), "it is a dataclass"
-        fields = [field if is_shown(info.type, field.name) else hidden(field) for field in spec.fields]
+        fields = [on_one_line(field) for field in spec.fields]
+        fields = [field if is_shown(info.type, field.name) else hidden(field) for field in fields]
         return dataclasses.replace(spec, fields=tuple(fields))
+
+    def on_one_line(field: Any) -> Any:
+        """Lines of a source file are no lines of a help."""
+        text = field.helptext() if callable(field.helptext) else field.helptext
+        return dataclasses.replace(field, helptext=text and " ".join(text.split()))
 
     def is_shown(kind: type, name: str) -> bool:
         return name in shown.get(kind, [name]) and name not in _REFUSED.get(kind, ())

@@ -4,21 +4,31 @@
     qkvflow train --config configs/tiny.yaml --optimizer.learning-rate 1e-3 --out runs/second
 
     qkvflow train --branch-from runs/long --at 2000 --out runs/short
+    qkvflow train --continue-to 4000 --out runs/first
 
 Without a config file the defaults are those of the recipe `modern`; one that says `recipe: modern` in a
 line begins with them, too. Options override either. A branch takes the settings and a checkpoint of
-another run and ends sooner, as one of its length would have. OUT/final holds the trained model,
-OUT/metrics.jsonl the curve, OUT/checkpoints what is needed to go on. Ctrl-C saves and stops.
+another run and ends sooner, as one of its length would have.
+
+With --continue-to a run that has ended goes on. By then its learning rate has fallen; it rises again
+within a warm-up to that of a run of so many steps, and falls to the end. The loss may end a little
+higher than that of a run which had so many steps from the start, unless the schedule is constant. The
+model of the earlier end stays in OUT/final-STEPS.
+
+OUT/final holds the trained model, OUT/metrics.jsonl the curve, OUT/checkpoints what is needed to go on.
+Ctrl-C saves and stops.
 """
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import TaskID
 
+from qkvflow.cli.bars import LONG, Pace, duration, step_bars
 from qkvflow.cli.options import split_option
 from qkvflow.config import (
     ConfigError,
@@ -30,7 +40,7 @@ from qkvflow.config import (
 )
 from qkvflow.files import expanded
 from qkvflow.train import Outcome, Sink, read_metrics, train
-from qkvflow.train.branch import begin_branch, branch_run
+from qkvflow.train.branch import begin_branch, branch_run, continued_run
 from qkvflow.train.metrics import Record
 
 THERE_BEFORE = "The run had finished before; nothing was run."
@@ -41,16 +51,18 @@ class Options:
     """Options of `qkvflow train`."""
 
     out: Path
-    """Directory of the run; it is made."""
+    """Output directory of the run; started again, the command resumes there."""
     run: Annotated[RunConfig, tyro.conf.arg(name=""), tyro.conf.AvoidSubcommands]
     """Settings of the run."""
     config: Path | None = None
-    """YAML file with the defaults of all other options, in place of the recipe's; see configs/."""
+    """YAML file with the defaults of all other options, instead of the recipe's; see configs/."""
     branch_from: Path | None = None
-    """Directory of a run with optimizer.schedule wsd that is to end sooner; its settings are taken.
-    Without --steps the learning rate begins to fall at once."""
+    """Directory of a run with optimizer.schedule wsd that is branched from, with its settings; without
+    --steps the learning rate decays at once."""
+    continue_to: int | None = None
+    """Number of steps to which the run in --out goes on after its end, with its settings."""
     at: int | None = None
-    """Step after which --branch-from is left; that run has to have kept its checkpoint (--keep)."""
+    """Step at which --branch-from is left; that run must have kept its checkpoint (--keep)."""
 
 
 OFTEN = {
@@ -70,16 +82,29 @@ def defaults(arguments: list[str]) -> Options:
     named, _ = split_option(arguments, "--config")
     path = expanded(named[0]) if named else None
     source, _ = split_option(arguments, "--branch-from", "directory")
+    more, _ = split_option(arguments, "--continue-to", "number")
     at, steps = (_number(arguments, name) for name in ("--at", "--steps"))
     if (at is None) == bool(source) or (named and source):
         raise ConfigError(
             "This run cannot be made:",
             ["--branch-from RUN and --at STEP come together, and without --config."],
         )
+    if more:
+        return _continuing(arguments, more[-1], is_alone=not (named or source or steps is not None))
     if source and at is not None:
-        return Options(tyro.MISSING, branch_run(source[0], at, steps), None, Path(source[0]), at)
+        run = branch_run(source[0], at, steps)
+        return Options(tyro.MISSING, run, branch_from=Path(source[0]), at=at)
     run = RunConfig.from_dict(read_recipe()) if path is None else read_run(path)
     return Options(out=tyro.MISSING, run=run, config=path)
+
+
+def _continuing(arguments: list[str], steps: str, *, is_alone: bool) -> Options:
+    """The options of a run that goes on, which are those that it had."""
+    out, _ = split_option(arguments, "--out", "directory")
+    if not out or not is_alone or not steps.isdecimal():
+        problem = "--continue-to STEPS needs --out RUN, and no --steps, --config or --branch-from."
+        raise ConfigError("This run cannot go on:", [problem])
+    return Options(tyro.MISSING, continued_run(out[-1], int(steps)), continue_to=int(steps))
 
 
 def _number(arguments: list[str], name: str) -> int | None:
@@ -88,31 +113,45 @@ def _number(arguments: list[str], name: str) -> int | None:
     return int(found[-1]) if found and found[-1].isdecimal() else None
 
 
-def step_bars(console: Console) -> Progress:
-    """Bars that count steps and show a field `shown` of their tasks, where somebody is watching."""
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[shown]}", markup=False),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=console, disable=not console.is_terminal)
-
-
 class Display(Sink):
-    """A progress bar on a terminal, and a line for every evaluation."""
+    """A progress bar on a terminal, beside it what takes time; and a line for every evaluation."""
 
     def __init__(self, name: str, steps: int):
         console = Console(stderr=True)
-        self._speed = ""
+        self._speed, self._steps, self._pace = "", steps, Pace(steps)
+        self._has_said = False
         self._bar = step_bars(console)
-        self._task = self._bar.add_task(name, total=steps, shown="compiling")
+        self._task = self._bar.add_task(name, total=steps, shown="")
+        self._phase: TaskID | None = None
 
     def tick(self, step: int, loss: float) -> None:
+        self._pace.tick(step)
+        self._end_phase()
         self._bar.update(self._task, completed=step, shown=f"loss {loss:.3f}{self._speed}")
+        left, per_step = self._pace.left, self._pace.per_step
+        if self._has_said or left is None or per_step is None:
+            return
+        self._has_said = True
+        if left > LONG:
+            words = duration(left).capitalize()
+            steps = f"{self._steps - step:,} steps of {1e3 * per_step:,.0f} ms"
+            self._bar.console.print(f"{words} for {steps}; evaluations come on top.", highlight=False)
+
+    def phase(self, name: str, done: int, total: int | None) -> None:
+        self._bar.start()
+        if not done:
+            self._end_phase()
+        if self._phase is None:
+            self._phase = self._bar.add_task(name, total=total, shown="")
+        self._bar.update(self._phase, completed=done)
+
+    def _end_phase(self) -> None:
+        if self._phase is not None:
+            self._bar.remove_task(self._phase)
+            self._phase = None
 
     def write(self, record: Record) -> None:
+        self._end_phase()
         if record["kind"] == "start":
             self._show_start(record)
         elif record["kind"] == "train" and record["tokens_per_second"]:
@@ -130,6 +169,7 @@ class Display(Sink):
         self._bar.start()
 
     def close(self) -> None:
+        self._end_phase()
         self._bar.stop()
 
 
@@ -154,8 +194,8 @@ def run(options: Options) -> None:
     """Train with a progress bar; say where the results are."""
     if options.branch_from is not None and options.at is not None:
         begin_branch(options.branch_from, options.at, options.run, options.out)
-    display = Display(options.run.model, options.run.steps)
-    outcome = train(options.run, options.out, [display])
+    with closing(Display(options.run.model, options.run.steps)) as display:
+        outcome = train(options.run, options.out, [display])
     if not outcome.finished:
         print(stopped(outcome))
         return

@@ -7,8 +7,8 @@ is in the table of what it belongs to: `weights: {family: gated, gate: both}`.
 Version 2 had a factor on the learning rate of each of four groups of arrays (`head_multiplier`), which
 are now `groups` of the optimizer.
 
-Version 3 had no settings of the depths of training steps but the depths themselves, and version 4 one
-residual stream.
+Version 3 had no settings of the depths of training steps but the depths themselves, version 4 one
+residual stream, and version 5 no runs that went on after their end.
 
 Records and checkpoints say by which version they were written; what says nothing is of version 1.
 Tables stay tables here: a switch that is no longer there can still be read, and is refused when it is
@@ -18,7 +18,7 @@ to run.
 from collections.abc import Mapping
 from typing import Any
 
-VERSION = 5
+VERSION = 6
 """Of the layout that `RunConfig.to_dict` writes."""
 _CAME_LATER: dict[str, Any] = {
     "final_tokens": None,
@@ -27,6 +27,7 @@ _CAME_LATER: dict[str, Any] = {
     "depths": [],
     "least_coverage": 0.99,
     "depth_weights": [],
+    "continued": [],
     **dict.fromkeys(("depth_jitter", "deepen_at", "taught"), 0.0),
 }
 _CAME_LATER_TO_ARCHITECTURE: dict[str, Any] = {

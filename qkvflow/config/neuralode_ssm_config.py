@@ -98,95 +98,96 @@ class Gpt2Config(Config):
     hidden_dim: Size = 256
     """Width of the residual stream."""
     num_heads: Size = 4
-    """Attention heads; hidden_dim is a multiple of it."""
+    """Number of attention heads; hidden_dim is a multiple of it."""
     vocab_size: PositiveInt = 256
     """Number of token ids."""
     max_position_embeddings: PositiveInt = 512
     """Longest sequence."""
     use_bias: bool | None = None
-    """Biases in linear maps and norms. None: as the flavour has it (gpt2 yes, others no)."""
+    """Biases in linear maps and norms. None: gpt2 yes, others no."""
     activation_function: Literal["gelu", "relu", "relu2", "silu"] | None = None
     """Activation of the MLP; relu2 is relu squared. None: gpt2 gelu, llama silu, modern relu2."""
     attn_pdrop: Probability = 0.0
-    """Dropout of attention probabilities."""
+    """Dropout on attention probabilities."""
     resid_pdrop: Probability = 0.0
-    """Dropout of what each part adds to the residual stream."""
+    """Dropout on the output of each part."""
     embd_pdrop: Probability = 0.0
-    """Dropout of embeddings."""
+    """Dropout on embeddings."""
 
     mlp_ratio: Ratio = 4.0
-    """Width of the MLP's hidden layer over hidden_dim."""
+    """Hidden width of the MLP, as a multiple of hidden_dim."""
     flavour: Literal["gpt2", "llama", "modern"] = "gpt2"
-    """What fields that are None stand for. gpt2: as of 2019. llama: RMS norms, rotary positions, a
-    gated MLP, no biases. modern: these but for the gate, and what newer recipes add."""
+    """Defaults of fields that are None. gpt2: a transformer of 2019. llama: RMS norms, rotary
+    positions, a gated MLP, no biases. modern: as llama without the gate, and with newer choices."""
     positions: Literal["learned", "rotary"] | None = None
-    """A table of positions, or rotations in attention. None: gpt2 learned, others rotary."""
+    """Position encoding: a learned table, or rotary. None: gpt2 learned, others rotary."""
     norm_kind: Literal["layer", "rms"] | None = None
-    """Kind of all norms before parts and the head. None: gpt2 layer, others rms."""
+    """Kind of norm before each part and before the output projection. None: gpt2 layer, others rms."""
     gated_mlp: bool | None = None
-    """Whether a second branch of the MLP scales the first. None: llama yes, others no."""
+    """Gated MLP, in which a second branch scales the first. None: llama yes, others no."""
     embedding_norm: bool | None = None
-    """Norm of the embeddings. None: modern yes, others no."""
+    """Norm on the embeddings. None: modern yes, others no."""
     qk_norm: bool | None = None
-    """RMS norms of the queries and of the keys of every head. None: modern yes, others no."""
+    """RMS norm on the queries and keys of every head. None: modern yes, others no."""
     zero_outputs: bool | None = None
-    """Start with zeros in the last map of every part. None: modern yes, others no."""
+    """Initialize the last map of every part with zeros. None: modern yes, others no."""
     mix_embedding: bool | Literal["gate"] | None = None
-    """Learned scalars of what a layer takes of its input and of the embedding. gate: that of the
-    embedding is scaled for every token, too, by what the layer sees. None: modern yes."""
+    """Every layer reads a learned mix of its input and the embedding. gate: the embedding's share also
+    depends on the token. None: modern yes, others no."""
     value_residual: bool | None = None
-    """Learned scalars of what attention takes of its values and of the first layer's. None: modern."""
+    """Attention values are a learned mix with those of the first layer. None: modern yes, others no."""
     logit_cap: Positive | Literal["none"] | None = None
-    """Logits beyond it are bent back to it: cap tanh(logits / cap). None: modern 15, others none."""
+    """Soft cap of logits: cap tanh(logits / cap). None: modern 15, others none."""
     streams: Annotated[int, Bound("1 to 4", 1, 5)] = 1
-    """Residual streams, 1 to 4; several are connected with every part by learned shares."""
+    """Number of residual streams, 1 to 4 (hyper-connections); every part reads and writes a learned
+    mix."""
     stream_mix: Literal["static", "input", "manifold"] = "static"
-    """The shares of several streams: parameters, functions of each token, or such functions whose
-    mixing of streams is doubly stochastic."""
+    """Mix of several residual streams: parameters, functions of each token, or functions of each token
+    that are doubly stochastic."""
     mix_streams: Literal["layers", "ends"] = "layers"
-    """When several streams meet: around every part, or at the ends of passes through a loop only."""
+    """Mixing of several residual streams: around every part, or only at the ends of passes
+    through a loop."""
     num_kv_heads: int | None = None
-    """Heads of keys and values (grouped-query attention); a divisor of num_heads. None: num_heads."""
+    """Number of key and value heads (grouped-query attention), a divisor of num_heads. None:
+    num_heads."""
     tie_embeddings: bool = False
     """Use the token embedding as the output projection."""
     norm_epsilon: Positive = 1e-5
-    """Added to the variance in norms."""
+    """Epsilon that is added to the variance in norms."""
     rotary_base: Positive = 10000.0
-    """Pair k of D channels turns by position * rotary_base^(-2 k / D)."""
+    """Base of rotary positions: pair k of D channels turns by position * rotary_base^(-2 k / D)."""
 
     weights: Family | None = None
-    """A weight family, such as shared or {family: gated, gate: both}. None: the named model's."""
+    """Weight family, such as shared or {family: gated, gate: both}. None: that of the named model."""
     parts: tuple[Part, ...] | None = None
-    """What a layer is made of: attention, mlp, {part: ssm, state_size: 16}. None: the named model's."""
+    """Parts of a layer: attention, mlp, {part: ssm, state_size: 16}. None: those of the named model."""
     order: Order | None = None
-    """sequential: each part sees what the one before added. parallel: all see the layer's input."""
+    """Order of a layer's parts. sequential: each part sees the output of the one before. parallel: all
+    see the layer's input. None: that of the named model."""
     integrator: Integrator | None = None
-    """How the layers are added up: euler, {method: adaptive, rtol: 1e-4}. None: the named model's."""
+    """Integrator over depth: residual, euler, heun, rk4, {method: adaptive, rtol: 1e-4}. None: that of
+    the named model."""
     adapter: Adapter | None = None
-    """What is put around linear maps and trained in their stead, such as {method: lora, rank: 4}."""
+    """Adapter around linear maps, which is trained instead of them, such as {method: lora, rank: 4}."""
 
     time_embedding: Literal["sinusoidal", "learned_fourier", "layer_vector"] = "sinusoidal"
-    """What the time networks see of the layer index t."""
+    """Features of the layer time t that time networks see."""
     layer_time: Literal["true", "half"] = "true"
-    """The time that time networks are told of each layer: its own, or one half for all (a control)."""
+    """Layer time that time networks see: each layer's own, or one half for all layers (a control)."""
     time_embed_dim: Size = 64
-    """Hidden width of the time networks; also the number T of basis matrices of `generated`."""
+    """Hidden width of the time networks; also the number of basis matrices of generated weights."""
     sinusoidal_dim: Size = 32
     """Number of frequencies of the time embedding."""
     time_frequency: Positive = 1000.0
-    """Largest frequency of a sinusoidal time embedding; the smaller, the slower weights change."""
+    """Largest frequency of a sinusoidal time embedding; smaller values let weights change more
+    slowly."""
 
     compute_dtype: Literal["float32", "mixed", "bfloat16"] = "float32"
-    """Type of activations and matrix products. Parameters and time stay float32.
-
-    mixed: float32, but for the operands of large products, which are rounded to bfloat16; where a CPU
-    has no instructions for that, float32.
-    """
+    """Type of activations and matrix products; parameters and time stay float32. mixed: only the
+    operands of large products are rounded to bfloat16, where the CPU has instructions for it."""
     remat: Literal["auto", "none", "dots", "full"] = "auto"
-    """What the backward pass recomputes: nothing, all but matrix products, or whole layers.
-
-    auto: nothing where a few layers fit into memory, all but matrix products otherwise.
-    """
+    """What the backward pass recomputes. none: nothing. dots: all but matrix products. full: whole
+    layers. auto: none where a few layers fit into memory, otherwise dots."""
 
     def __post_init__(self) -> None:
         problems = self._read_variants() + problems_of(self)

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from qkvflow.config.neuralode_ssm_config import Gpt2Config
@@ -38,11 +39,11 @@ class GroupConfig(Config):
     refusal = "This group cannot be trained:"
 
     optimizer: str | None = None
-    """Name of an optimizer; None: the run's."""
+    """Optimizer of the group; None: that of the run."""
     rate: Positive = 1.0
-    """Factor on the learning rate."""
+    """Factor on the learning rate of the group."""
     weight_decay: NotNegative | None = None
-    """Decoupled weight decay; None: the run's."""
+    """Decoupled weight decay of the group; None: that of the run."""
 
 
 @strict
@@ -53,31 +54,32 @@ class OptimizerConfig(Config):
     refusal = "This optimizer cannot be used:"
 
     name: str = "adamw"
-    """muon, or any optimizer of optax that takes a learning rate and gradients: adamw, lion, ..."""
+    """Optimizer: muon, or any of optax that takes a learning rate and gradients: adamw, lion, ..."""
     learning_rate: Positive = 3e-4
-    """Peak of the learning rate, after warm-up."""
+    """Peak learning rate, after warm-up."""
     schedule: str = "cosine"
-    """Schedule after warm-up: cosine, linear, constant, wsd (stable, then a straight line down over the
-    last fifth; schedule_options: {decay: 0.2}), or any schedule of optax by its full name."""
+    """Learning-rate schedule after warm-up: cosine, linear, constant, wsd (constant, then a linear
+    decay over the last fifth; schedule_options: {decay: 0.2}), or any schedule of optax by its full
+    name."""
     warmup: NotNegativeInt | None = None
-    """Steps over which the learning rate rises to its peak. None: a tenth of the run, at most 100."""
+    """Steps over which the learning rate rises to its peak, at most half of the run. None: a tenth of
+    the run, at most 100."""
     final: NotNegative = 0.1
-    """Learning rate at the end of cosine, linear and wsd, as a share of the peak."""
+    """Final learning rate of cosine, linear and wsd, as a share of the peak."""
     weight_decay: NotNegative = 0.1
-    """Decoupled weight decay; a step takes this share, times the learning rate, off each weight."""
+    """Decoupled weight decay: each step takes this share, times the learning rate, off the weights."""
     clip: NotNegative = 1.0
-    """Largest norm of the whole gradient; 0 does not clip."""
+    """Maximum norm of the whole gradient; 0: no clipping."""
     ema: Probability = 0.0
-    """Evaluate and export an average of the weights over the last steps, in which a step weighs this
-    much less than the one after it: 0.99 averages over about 100 steps. 0: the weights themselves."""
+    """Decay of an exponential moving average of the weights, which is evaluated and exported: 0.99
+    averages over about 100 steps. 0: no average."""
     groups: dict[str, GroupConfig] = field(default_factory=dict)
-    """Arrays that are trained differently, by their group (embedding, base, time_network, head), their
-    kind (matrix, vector, norm, bias) or a pattern over paths: {embedding: {rate: 0.3}}. The last that
-    an array is in counts."""
+    """Settings of groups of arrays, by group (embedding, base, time_network, head), kind (matrix,
+    vector, norm, bias) or path pattern: {embedding: {rate: 0.3}}. The last match wins."""
     options: dict[str, Option] = field(default_factory=dict)
     """Further arguments of the optimizer, such as b2: 0.95."""
     schedule_options: dict[str, Option] = field(default_factory=dict)
-    """Arguments of the schedule: decay of wsd, or those of one of optax, but for its peak."""
+    """Arguments of the schedule, such as decay of wsd; learning_rate is its peak."""
 
     def problems(self) -> list[str]:
         """Options that no file of a run could hold."""
@@ -101,9 +103,10 @@ class StartConfig(Config):
     digest: str = ""
     """sha256 of the base's arrays: another base under that name is refused."""
     depth: Depth | None = None
-    """Layers at which the weights of the base are sampled; None: its own depth, and its own curves."""
+    """Number of layers at which the base's weights are sampled; None: its own depth, and its own
+    curves."""
     train: Literal["all", "adapter", "embeddings_and_norms"] = "all"
-    """Arrays that change; the others stay as they are, to the bit."""
+    """Arrays that are trained; all others stay unchanged."""
     also: tuple[str, ...] = ()
     """Further arrays that change, by patterns over their paths: transformer.wte.*, lm_head.*."""
 
@@ -119,15 +122,16 @@ class TrainingConfig(Config):
     """What all training has, be it of fresh weights or of a base: batches, how it is watched."""
 
     least_coverage: Share = 0.99
-    """Share of the text's bytes that the tokenizer has to give back; less is refused."""
+    """Smallest share of the text's bytes that the tokenizer has to reproduce; below it the text is
+    refused."""
     steps: NotNegativeInt = 1000
-    """Training steps; with a trained model to go on from there may be none."""
+    """Number of training steps."""
     batch_size: Count = 8
-    """Windows of text in a step."""
+    """Windows of text per step."""
     accumulate: Count = 1
-    """Microbatches that a batch is computed in, one after the other, to save memory."""
+    """Microbatches per step, computed one after the other to save memory."""
     seed: NotNegativeInt = 0
-    """Random seed of fresh weights, order of the text and dropout."""
+    """Random seed of fresh weights, data order and dropout."""
 
     eval_every: Count = 250
     """Steps between evaluations on the valid split."""
@@ -136,11 +140,11 @@ class TrainingConfig(Config):
     save_every: Count = 250
     """Steps between checkpoints."""
     keep: Count = 2
-    """Number of newest checkpoints to keep, beside the best one."""
+    """Number of newest checkpoints to keep, besides the best one."""
     log_every: Count = 10
     """Steps between lines of metrics.jsonl."""
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
-    """Services that get the metrics, beside metrics.jsonl."""
+    """Experiment trackers that get the metrics, besides metrics.jsonl."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     """Optimizer, learning rate, schedule."""
 
@@ -163,30 +167,32 @@ class RunConfig(TrainingConfig):
     data: str = "embedded"
     """A corpus (embedded, wikitext-2, wikitext-103, markov, hf:OWNER/NAME) or a path to text."""
     documents: Count | None = 10_000
-    """Documents that are streamed of hf:OWNER/NAME; None takes all."""
+    """Documents to stream from hf:OWNER/NAME; None: all."""
     tokenizer: str = "char"
     """byte, char, bpe (trained on the train split), or a path to a tokenizer.json."""
     bpe_size: Annotated[int, Bound(f"1 to {LARGEST_BPE:,}", 1, LARGEST_BPE + 1)] = 8192
-    """Vocabulary of a trained bpe tokenizer."""
+    """Vocabulary size of a trained bpe tokenizer."""
     length: Count = 128
-    """Tokens in a window; also the longest sequence of the model."""
+    """Tokens per window; also the longest sequence of the model."""
     depths: tuple[int, ...] = ()
-    """Depths in layers that every training step is drawn from; empty: the model's own depth."""
+    """Numbers of layers from which each training step draws its depth; empty: the model's own depth."""
     depth_weights: tuple[float, ...] = ()
-    """How often each of depths is drawn, in proportion; empty: all alike."""
+    """Relative frequencies of the depths; empty: all alike."""
     depth_jitter: Probability = 0.0
-    """Share of the distance between layers over which the time of each is drawn anew in every step, so
-    that curves are trained between layers, too; needs depths."""
+    """Random shift of layer times in every step, as a share of the distance between layers, so that
+    curves are also trained between layers; needs depths."""
     deepen_at: Probability = 0.0
-    """Share of the steps that are taken at the smallest of depths before others are drawn: loops that
-    begin late."""
+    """Share of the run that is trained at the smallest of depths before others are drawn."""
     taught: Share = 0.0
-    """Share of a shallow step's loss in which it learns from the distribution of the deepest of depths,
-    which then learns in every step, too."""
+    """Share of the loss at shallow depths that is distillation from the deepest of depths, which is
+    then also trained in every step."""
     seeds: Annotated[int, Bound(f"1 to {MOST_SEEDS:,}", 1, MOST_SEEDS + 1)] = 1
-    """Models trained at once as one program, with the seeds seed, seed + 1, ..."""
+    """Number of models trained at once in one program, with the seeds seed, seed + 1, ..."""
     parallel: Literal["data", "fsdp"] = "data"
-    """How several devices share the work: each has all parameters (data), or a slice of them (fsdp)."""
+    """Parallelism over several devices. data: each has all parameters. fsdp: parameters are sharded."""
+    continued: tuple[int, ...] = ()
+    """Steps at which the run had ended before it went on (--continue-to). Up to each, the learning rate
+    is that of a run of so many steps; from there it rises to that of the longer run."""
     final_tokens: Count | None = None
     """Tokens of the valid split used for the final evaluation; None: all."""
     plugins: tuple[str, ...] = ()
@@ -195,7 +201,7 @@ class RunConfig(TrainingConfig):
     architecture: Gpt2Config = field(default_factory=Gpt2Config)
     """Shape of the model, its weights over depth, its integrator."""
     start: StartConfig | None = None
-    """Trained model to go on from, whose shape is then the architecture. None: fresh weights."""
+    """Trained model to start from, which decides the architecture. None: fresh weights."""
 
     def problems(self) -> list[str]:
         """A sentence for every relation that does not hold."""
@@ -239,10 +245,11 @@ def _relations(run: RunConfig) -> list[str]:
             f"batch_size {run.batch_size} is not divisible by accumulate {run.accumulate}; "
             "microbatches are of one size."
         )
-    if run.steps and (run.optimizer.warmup or 0) > run.steps:
+    stages = (0, *run.continued, run.steps)
+    if run.continued and any(later <= earlier for earlier, later in pairwise(stages)):
         problems.append(
-            f"optimizer.warmup is {run.optimizer.warmup} in a run of {run.steps} steps; "
-            "expected at most steps, or the learning rate never reaches its peak."
+            f"continued is {shown(list(run.continued))} in a run of {run.steps} steps; expected the "
+            "numbers of steps after which it had ended, each larger than the one before it."
         )
     if not all(1 <= depth < LAYERS for depth in run.depths) or len({*run.depths}) < len(run.depths):
         expected = f"different ones, at least 1, below {LAYERS:,}"

@@ -199,11 +199,11 @@ class Adapter(Variant):
     """Whether it can be used at other depths than the one it was trained at."""
 
     rank: Size = 8
-    """Rank of the factors."""
+    """Rank of the low-rank factors."""
     alpha: Positive = 16.0
-    """A product of factors that has no depth of its own counts alpha / rank times."""
+    """Scale of a product of factors without depth of its own: it is multiplied by alpha / rank."""
     maps: tuple[str, ...] = ("*.*",)
-    """Linear maps that it goes around: attention.qkv, mlp.*, lm_head. *.* stands for all of a layer."""
+    """Linear maps with an adapter, by pattern: attention.qkv, mlp.*, lm_head. *.*: all of a layer."""
 
     def problems(self) -> list[str]:
         return [] if self.maps else ["maps is empty; expected at least one name of a linear map."]

@@ -5,15 +5,18 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from qkvflow.data.cache import default_cache_dir
 from qkvflow.data.corpora import CORPORA, Reading, refuse_options
 from qkvflow.data.corpus import SPLITS, Corpus
 from qkvflow.data.errors import DataError
 from qkvflow.data.files import directory_corpus, find_split_files
-from qkvflow.data.hub import kept_corpus, stream_documents
+from qkvflow.data.hub import keep_texts, kept_at, stream_documents
 from qkvflow.files import expanded
 
 DATA_VARIABLE = "QKVFLOW_DATA"
-_ON_THE_HUB = "Salesforce/wikitext"
+ON_THE_HUB = "Salesforce/wikitext"
+LINES = {"wikitext-2": (36_718, 3_760, 4_358), "wikitext-103": (1_801_350, 3_760, 4_358)}
+"""Of the splits train, valid and test."""
 _HUB_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 
 
@@ -30,12 +33,15 @@ def wikitext(name: str, options: str, reading: Reading) -> Corpus:
             f"{given} does not hold {name}. Expected train.txt, valid.txt and test.txt, or "
             f"wiki.train.tokens and so on, there or in {given / name}."
         )
+    directory = kept_at(name, reading.cache_dir or default_cache_dir())
     try:
-        return kept_corpus(name, name, _from_the_hub(name), reading)
+        if not directory.is_dir():
+            keep_wikitext(name, directory)
+        return directory_corpus(directory, name)
     except DataError as error:
         raise DataError(
             f"{name} was not found: ${DATA_VARIABLE} is {variable or 'not set'}, and downloading it "
-            f"failed. {error}"
+            f"failed. {error} See qkvflow download {name}."
         ) from error
 
 
@@ -51,9 +57,25 @@ def _candidates(root: Path, name: str) -> Iterator[Path]:
         yield root
 
 
+def keep_wikitext(name: str, directory: Path) -> None:
+    """Fetch a WikiText from the hub into a directory, whole or not at all.
+
+    Raises:
+        DataError: it cannot be had, or lines are missing.
+    """
+    keep_texts(name, directory, _from_the_hub(name), sum(LINES[name]))
+
+
 def _from_the_hub(name: str) -> Iterator[tuple[str, str]]:
     """The lines of the original files, each with its split."""
-    for split in SPLITS:
-        for row in stream_documents(_ON_THE_HUB, f"{name}-v1", _HUB_SPLITS[split]):
+    for split, expected in zip(SPLITS, LINES[name]):
+        found = 0
+        for row in stream_documents(ON_THE_HUB, f"{name}-v1", _HUB_SPLITS[split]):
+            found += 1
             # The hub's copy has "" where the original file has a line with one space.
             yield split, row or " \n"
+        if found != expected:
+            raise DataError(
+                f"{name} came with {found:,} lines in its {split} split; expected {expected:,}. "
+                "Nothing was kept. Run the command again."
+            )

@@ -74,13 +74,13 @@ class Sweep(Config):
     refusal = "This sweep cannot be made:"
 
     learning_rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3, 8e-3)
-    """Learning rates to try, rising."""
+    """Learning rates to try, in increasing order."""
     steps: Count = 300
-    """Training steps of each run of the sweep."""
+    """Training steps per run of the sweep."""
     seed: NotNegativeInt = 1000
     """First seed of the sweep; none of the seeds of the runs."""
     num_seeds: Count = 1
-    """Seeds from `seed` on; a learning rate is judged by its mean loss over them."""
+    """Number of seeds, from `seed` on; a learning rate is judged by its mean loss over them."""
     widen: NotNegativeInt = 0
     """Learning rates to try beyond an end of the range, one by one, while the best lies there."""
 
@@ -111,9 +111,9 @@ class ArmStart(Config):
     arm: str
     """DIR/ARM: an arm of the experiment in DIR, a directory beside this one, or an absolute path."""
     depth: Depth | None = None
-    """Layers at which the weights of the base are sampled; None: its own depth, and its own curves."""
+    """Layers at which the base's weights are sampled; None: its own depth, and its own curves."""
     train: Literal["all", "adapter", "embeddings_and_norms"] = "all"
-    """Arrays that change; the others stay as they are, to the bit."""
+    """Arrays that are trained; all others stay unchanged."""
     also: tuple[str, ...] = ()
     """Further arrays that change, by patterns over their paths: transformer.wte.*, lm_head.*."""
 
@@ -134,17 +134,17 @@ class Arm:
     """One side of a comparison."""
 
     name: str
-    """Name of the arm; also of its directory."""
+    """Name of the arm, and of its directory."""
     table: dict[str, Any]
     """The settings that the plan names, in today's layout; all others have their defaults."""
     parameters_of: str | None = None
-    """Arm whose number of parameters this one is narrowed or widened to."""
+    """Arm whose number of parameters is matched by changing the width."""
     flops_of: str | None = None
-    """Arm whose training cost this one's number of steps is chosen to equal."""
+    """Arm whose operations of all training are matched by changing the number of steps."""
     start: ArmStart | None = None
-    """What its runs begin with; None: fresh weights."""
+    """Trained model that the runs start from; None: fresh weights."""
     learning_rates: tuple[float, ...] = ()
-    """Learning rates of its own sweep; empty: those of the plan's."""
+    """Learning rates of a sweep for this arm alone; empty: those of the plan."""
     changes: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """Table of what differs from the base, as it was written."""
 
@@ -185,30 +185,30 @@ class Plan(Config):
     refusal = "This experiment cannot be made:"
 
     base: dict[str, object]
-    """Table of the run that all arms have in common."""
+    """Table of the settings that all arms share."""
     arms: tuple[Arm, ...]
-    """Arms that are compared."""
+    """Arms to compare."""
     seeds: tuple[int, ...]
-    """Seeds that every arm is run with."""
+    """Seeds that every arm is trained with."""
     sweep: Sweep | None = None
-    """How the learning rate of every arm is found; None: as its run has it."""
+    """How the learning rate of every arm is tuned; None: it is not."""
     reference: str = ""
-    """Arm that the others are compared with first."""
+    """Arm that all others are compared with."""
     margin: Positive = 0.01
-    """Difference in nats that counts as none; set before any run."""
+    """Equivalence margin in nats, fixed before any run."""
     test: bool = False
-    """Whether the test split is opened, once, when a run has ended."""
+    """Whether the test split is evaluated, once, when a run has ended."""
     contrasts: tuple[Pair, ...] | None = None
     """Pairs of arms that the plan is about, for which tests are corrected; None: all pairs. ARM@DEPTH
     is an arm at one of the plan's depths."""
     plugins: tuple[str, ...] = ()
     """Python files that register what the runs name."""
     depths: tuple[Depth, ...] = ()
-    """Depths in layers at which every trained model is judged, beside its own."""
+    """Numbers of layers at which every trained model is evaluated, besides its own."""
     depth_tokens: Count | None = None
-    """Tokens of the valid split that models are judged on at the depths; None: all."""
+    """Tokens of the valid split for the evaluation at these depths; None: all."""
     trial: bool = False
-    """Whether it only tries whether all works (`trial_of`): nothing can be concluded from it."""
+    """Whether it is a trial that only checks whether everything works (`trial_of`)."""
 
     def problems(self) -> list[str]:
         """What does not fit together."""
@@ -406,9 +406,9 @@ def _contrast_problems(
 ) -> list[str]:
     problems = []
     for pair in contrasts:
-        found = [arms.get(arm_of(name)) for name in pair]
+        texts = {arms[arm_of(name)].text for name in pair if arm_of(name) in arms}
         problems += [_unknown_side(name, arms, depths) for name in pair]
-        if None not in found and found[0].text != found[1].text:
+        if len(texts) > 1:
             problems.append(f"contrasts: {' and '.join(pair)} read different texts.")
     pairs = {frozenset(pair) for pair in contrasts}
     if len(pairs) < len(contrasts) or any(len(pair) < 2 for pair in pairs):

@@ -47,6 +47,8 @@ from qkvflow.lock import HeldError, locked, waiting
 from qkvflow.models import LanguageModel, forward_flops, unroll
 from qkvflow.provenance import now
 from qkvflow.train import Sink, evaluate, load_model, read_metrics, train
+from qkvflow.train.evaluation import count_windows
+from qkvflow.train.metrics import tell_phase
 from qkvflow.train.resume import final_damage, open_data
 from qkvflow.train.run_files import checkpoint_paths
 from qkvflow.train.watching import Bar
@@ -197,8 +199,10 @@ def _finish(job: Job, sinks: Sequence[Sink], began: str) -> Record:
     test = None
     if job.test:
         size = job.run.batch_size // job.run.accumulate
-        test = evaluate(model, data["test"], length=job.run.length, batch_size=size)
-    depths = judged_at_depths(model, data["valid"], job)
+        windows = count_windows(data["test"], job.run.length)
+        phase = tell_phase(sinks, "evaluation on the test split", windows)
+        test = evaluate(model, data["test"], length=job.run.length, batch_size=size, advance=phase)
+    depths = judged_at_depths(model, data["valid"], job, sinks)
     record = finished_record(
         job.arm, job.run, job.out, data.digest, known, began=began, test=test, depths=depths
     )
@@ -208,13 +212,18 @@ def _finish(job: Job, sinks: Sequence[Sink], began: str) -> Record:
     return record
 
 
-def judged_at_depths(model: LanguageModel, split: TokenSplit, job: Job) -> tuple[AtDepth, ...]:
+def judged_at_depths(
+    model: LanguageModel, split: TokenSplit, job: Job, sinks: Sequence[Sink] = ()
+) -> tuple[AtDepth, ...]:
     """A trained model at the depths of a job, on as much of a split as that says."""
     length, size = job.run.length, job.run.batch_size // job.run.accumulate
     found = []
     for depth in job.depths:
         other = unroll(model, depth)
-        seen = evaluate(other, split, length=length, batch_size=size, tokens=job.depth_tokens)
+        windows = count_windows(split, length, job.depth_tokens)
+        phase = tell_phase(sinks, f"evaluation at depth {depth}", windows)
+        sizes = {"length": length, "batch_size": size}
+        seen = evaluate(other, split, **sizes, tokens=job.depth_tokens, advance=phase)
         flops = forward_flops(other, 1, length) / length
         found.append(AtDepth(depth, seen.loss, seen.bits_per_byte, flops))
     return tuple(found)

@@ -8,6 +8,7 @@ from qkvflow import plugins
 from qkvflow.config import ConfigError
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.runner import complete
+from qkvflow.extras import pip_line
 
 
 def submit(
@@ -28,7 +29,7 @@ def submit(
     except ImportError as error:
         raise ConfigError(
             "The runs cannot be submitted:",
-            ['submitit is not installed. Run pip install "qkvflow[slurm]".'],
+            [f"submitit is not installed. Run {pip_line('slurm')}."],
         ) from error
     executor = submitit.AutoExecutor(folder=out / "slurm", cluster=cluster)
     try:

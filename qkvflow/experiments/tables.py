@@ -215,7 +215,7 @@ def _equal_to(arm: Arm) -> str:
     return ", ".join(f"{words[what]} {other}" for what, other in arm.matches.items())
 
 
-def costs(rows: Mapping[str, tuple[Costs, float]], reference: str) -> Table:
+def costs(rows: Mapping[str, tuple[Costs, float | None]], reference: str) -> Table:
     """What every model costs: counted costs, and milliseconds per step."""
     base = rows.get(reference)
     heads: Row = ("model", "parameters", "time networks", "compression", "MFLOP per token")
@@ -229,7 +229,7 @@ def costs(rows: Mapping[str, tuple[Costs, float]], reference: str) -> Table:
             f"{of.flops_per_token / 1e6:.3f}",
             f"{of.training_flops:.3g}",
             "" if of.memory_bytes is None else f"{of.memory_bytes / 1e6:.0f}",
-            f"{speed:.0f}",
+            number(speed, ".0f"),
         )
         for name, (of, speed) in rows.items()
     )

@@ -29,14 +29,15 @@ class FinetuneConfig(TrainingConfig):
     checkpoint: str
     """Directory of the base: a run, a checkpoint, or an exported model."""
     depth: Depth | None = None
-    """Layers at which the weights of the base are sampled. None: its own depth, and its own curves."""
+    """Number of layers at which the base's weights are sampled. None: its own depth, and its own
+    curves."""
     method: Method = "full"
-    """What is trained. full: all arrays. lora: a pair of factors for every layer. depth_lora: one pair,
-    scaled by a function of depth. embeddings: embeddings and norms."""
+    """What is trained. full: all arrays. lora: low-rank factors for every layer. depth_lora: one pair
+    of factors, scaled by a function of depth. embeddings: embeddings and norms."""
     rank: int = 8
-    """Rank of the adapters."""
+    """Rank of the low-rank adapters."""
     alpha: float = 16.0
-    """Scale of lora: the product of the factors counts alpha / rank times."""
+    """Scale of lora: the product of the factors is multiplied by alpha / rank."""
     maps: tuple[str, ...] = ("*.*",)
     """Linear maps with an adapter, by pattern: attention.qkv, mlp.*, lm_head. *.*: all of a layer."""
     also: tuple[str, ...] = ()
@@ -46,15 +47,15 @@ class FinetuneConfig(TrainingConfig):
     data: str | None = None
     """A corpus (embedded, wikitext-2, ...) or a path to text; None: the text of the base's own run."""
     documents: Count | Literal["run"] | None = "run"
-    """Documents that are streamed of hf:OWNER/NAME; run: as many as the base's run has; None: all."""
+    """Documents to stream from hf:OWNER/NAME; run: as many as in the base's training run; None: all."""
     length: int | None = None
-    """Tokens in a window. None: the longest sequence of the base."""
+    """Tokens per window. None: the longest sequence of the base."""
     steps: NotNegativeInt = 500
-    """Training steps; 0 gives back the base."""
+    """Number of training steps; 0: the base stays as it is."""
     eval_every: Count = 100
     """Steps between evaluations on the valid split."""
     keep: Count = 1
-    """Number of newest checkpoints to keep, beside the best one."""
+    """Number of newest checkpoints to keep, besides the best one."""
 
 
 def finetuning_run(config: FinetuneConfig) -> RunConfig:

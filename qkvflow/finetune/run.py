@@ -13,7 +13,9 @@ from qkvflow.finetune.adapters import check_adapter, save_adapter
 from qkvflow.finetune.config import FinetuneConfig, finetuning_run
 from qkvflow.models import LanguageModel, count_parameters
 from qkvflow.models.paths import arrays_of
+from qkvflow.progress import progress
 from qkvflow.train import Outcome, Sink, evaluate, load_model, read_metrics, train
+from qkvflow.train.evaluation import count_windows
 from qkvflow.train.resume import open_data
 from qkvflow.train.start import starting_model, trained_paths
 
@@ -88,7 +90,9 @@ def _losses(run: RunConfig, out: Path) -> dict[str, float]:
     if not path.is_file():
         size = run.batch_size // run.accumulate
         split = open_data(run)["valid"]
-        before = evaluate(starting_model(run, run.seed), split, length=run.length, batch_size=size)
+        base, windows = starting_model(run, run.seed), count_windows(split, run.length)
+        with progress("evaluating the base", total=windows) as advance:
+            before = evaluate(base, split, length=run.length, batch_size=size, advance=advance)
         content = {"before": before.loss, "after": _final_loss(out), "tokens": before.tokens}
         write_json(path, {**content, "start": asdict(run.start) if run.start else None})
     content = read_json(path)

@@ -12,13 +12,14 @@ of them left, those of the draft n - 2, so that its first pass of a round reads 
 nothing back: caches are addressed by position, and the next round goes on from a smaller offset.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from haliax import NamedArray
 from jax import Array, lax
 
@@ -197,37 +198,58 @@ def _continue(
     probabilities: Callable[..., Array],
 ) -> tuple[Array, Array, Array, Array]:
     """The text; of all rows the rounds, the accepted proposals and the tokens without drafts."""
-    draft, end = unroll(model, depth), prompt.shape[1] + count
-    full, shallow = _Reader(model, model.layers()), _Reader(draft, draft.layers())
-
-    def is_worth_a_round(state: _State) -> Array:
-        proposed = proposals * jnp.maximum(jnp.sum(state.rounds), 1)
-        pays = jnp.sum(state.accepted) / proposed > needed
-        return jnp.any(state.known < end) & (pays | (jnp.max(state.rounds) < TRIAL))
-
-    def next_round(state: _State) -> _State:
-        key, k_propose, k_judge = jax.random.split(state.key, 3)
-        tokens, q, draft_caches = _propose(shallow, state, k_propose, proposals, choose, probabilities)
-        ids = jnp.concatenate([_tokens_at(state.text, state.known - 1, 1), tokens], axis=1)
-        logits, caches = full(ids, state.caches, state.known - 1)
-        keys = jax.random.split(k_judge, len(tokens))
-        accepted, new = jax.vmap(_judge)(probabilities(logits), q, tokens, keys)
-        unfinished = state.known < end
-        return _State(
-            text=_written(state.text, new, state.known),
-            known=jnp.minimum(state.known + accepted + 1, end),
-            caches=caches,
-            draft_caches=draft_caches,
-            key=key,
-            rounds=state.rounds + unfinished.astype(jnp.int32),
-            accepted=state.accepted + jnp.where(unfinished, accepted, 0),
-        )
-
+    full, shallow = _readers(model, depth)
+    end = prompt.shape[1] + count
     start = _read_prompt(full, shallow, prompt, key, count, proposals, choose)
-    drafted = lax.while_loop(is_worth_a_round, next_round, start)
+    drafted = lax.while_loop(
+        lambda state: _is_worth_a_round(state, end, proposals, needed),
+        lambda state: _next_round(full, shallow, state, end, proposals, choose, probabilities),
+        start,
+    )
     text = _finish(full, drafted, end, choose)
     plain = jnp.sum(end - drafted.known)
     return text[:, :end], jnp.sum(drafted.rounds), jnp.sum(drafted.accepted), plain
+
+
+def _readers(model: LanguageModel, depth: int) -> tuple[_Reader, _Reader]:
+    """The full depth and the draft."""
+    draft = unroll(model, depth)
+    return _Reader(model, model.layers()), _Reader(draft, draft.layers())
+
+
+def _is_worth_a_round(state: _State, end: Array | int, proposals: int, needed: float) -> Array:
+    """Whether a text is not finished, and drafts pay, or have not been tried for long."""
+    proposed = proposals * jnp.maximum(jnp.sum(state.rounds), 1)
+    pays = jnp.sum(state.accepted) / proposed > needed
+    return jnp.any(state.known < end) & (pays | (jnp.max(state.rounds) < TRIAL))
+
+
+def _next_round(
+    full: _Reader,
+    shallow: _Reader,
+    state: _State,
+    end: Array | int,
+    proposals: int,
+    choose: Callable[..., Array],
+    probabilities: Callable[..., Array],
+) -> _State:
+    """The state after a round."""
+    key, k_propose, k_judge = jax.random.split(state.key, 3)
+    tokens, q, draft_caches = _propose(shallow, state, k_propose, proposals, choose, probabilities)
+    ids = jnp.concatenate([_tokens_at(state.text, state.known - 1, 1), tokens], axis=1)
+    logits, caches = full(ids, state.caches, state.known - 1)
+    keys = jax.random.split(k_judge, len(tokens))
+    accepted, new = jax.vmap(_judge)(probabilities(logits), q, tokens, keys)
+    unfinished = state.known < end
+    return _State(
+        text=_written(state.text, new, state.known),
+        known=jnp.minimum(state.known + accepted + 1, end),
+        caches=caches,
+        draft_caches=draft_caches,
+        key=key,
+        rounds=state.rounds + unfinished.astype(jnp.int32),
+        accepted=state.accepted + jnp.where(unfinished, accepted, 0),
+    )
 
 
 def _read_prompt(
@@ -298,16 +320,106 @@ def _judge(p: Array, q: Array, tokens: Array, key: Array) -> tuple[Array, Array]
 
 def _finish(full: _Reader, state: _State, end: int, choose: Callable[..., Array]) -> Array:
     """The text after the tokens that are still missing, one a step."""
+    carry = _Plain(state.text, state.known, state.caches, state.key)
+    return lax.while_loop(
+        lambda carry: jnp.any(carry.known < end),
+        lambda carry: _next_token(full, carry, end, choose),
+        carry,
+    ).text
 
-    def step(carry: tuple) -> tuple:
-        text, known, caches, key = carry
-        key, k_token = jax.random.split(key)
-        logits, caches = full(_tokens_at(text, known - 1, 1), caches, known - 1)
-        text = _written(text, choose(logits[:, -1], k_token)[:, None], known)
-        return text, jnp.minimum(known + 1, end), caches, key
 
-    carry = state.text, state.known, state.caches, state.key
-    return lax.while_loop(lambda carry: jnp.any(carry[1] < end), step, carry)[0]
+class _Plain(NamedTuple):
+    """What a step without drafts goes on from; its fields are those of `_State`."""
+
+    text: Array
+    known: Array
+    caches: Any
+    key: Array
+
+
+def _next_token(full: _Reader, state: _Plain, end: Array | int, choose: Callable[..., Array]) -> _Plain:
+    """The state after one token more."""
+    text, known, caches, key = state
+    key, k_token = jax.random.split(key)
+    logits, caches = full(_tokens_at(text, known - 1, 1), caches, known - 1)
+    text = _written(text, choose(logits[:, -1], k_token)[:, None], known)
+    return _Plain(text, jnp.minimum(known + 1, end), caches, key)
+
+
+def tokens_with_drafts(
+    model: LanguageModel,
+    prompt: Array,
+    key: Array,
+    count: int,
+    depth: int,
+    proposals: int,
+    needed: float,
+    choices: tuple[Callable[..., Array], Callable[..., Array]],
+    room: int,
+) -> Generator[np.ndarray, None, tuple[int, int, int]]:
+    """Yield tokens [rows, some], those of `_continue`, as soon as all rows have them.
+
+    Returns the rounds and accepted proposals of all rows, and the tokens of plain steps.
+
+    Args:
+        choices: how a token is chosen, and from which probabilities.
+        room: positions of a text, which decides what is compiled.
+    """
+    shown = prompt.shape[1]
+    end, more = jnp.asarray(shown + count, jnp.int32), room - shown
+    readers, state = _begun(model, prompt, key, more, depth, proposals, choices[0])
+
+    def news() -> np.ndarray:
+        nonlocal shown
+        begin, shown = shown, int(np.min(state.known))
+        return np.asarray(state.text)[:, begin:shown]
+
+    yield news()
+    while _is_worth_a_round(state, end, proposals, needed):
+        state = _one_round((readers, _without_caches(state), end, proposals, *choices), _caches(state))
+        yield news()
+    plain = int(np.sum(end - np.asarray(state.known)))
+    while shown < end:
+        state = _one_token((readers[0], _without_caches(state), end, choices[0]), _caches(state))
+        yield news()
+    return int(np.sum(state.rounds)), int(np.sum(state.accepted)), plain
+
+
+@eqx.filter_jit
+def _begun(
+    model: LanguageModel,
+    prompt: Array,
+    key: Array,
+    count: int,
+    depth: int,
+    proposals: int,
+    choose: Callable[..., Array],
+) -> tuple[tuple[_Reader, _Reader], _State]:
+    """The full depth and the draft, and the state after the prompt."""
+    readers = _readers(model, depth)
+    return readers, _read_prompt(*readers, prompt, key, count, proposals, choose)
+
+
+def _caches(state: _State) -> tuple[Any, Any]:
+    return state.caches, state.draft_caches
+
+
+def _without_caches(state: _State) -> _State:
+    return state._replace(caches=None, draft_caches=None)
+
+
+@eqx.filter_jit(donate="all-except-first")
+def _one_round(given: tuple[Any, ...], caches: tuple[Any, Any]) -> _State:
+    (full, shallow), state, end, proposals, choose, probabilities = given
+    state = state._replace(caches=caches[0], draft_caches=caches[1])
+    return _next_round(full, shallow, state, end, proposals, choose, probabilities)
+
+
+@eqx.filter_jit(donate="all-except-first")
+def _one_token(given: tuple[Any, ...], caches: tuple[Any, Any]) -> _State:
+    full, state, end, choose = given
+    plain = _next_token(full, _Plain(state.text, state.known, caches[0], state.key), end, choose)
+    return state._replace(**plain._asdict(), draft_caches=caches[1])
 
 
 def _tokens_at(text: Array, start: Array, count: int) -> Array:

@@ -1,7 +1,8 @@
 """Generation in which tokens stop early: see `qkvflow.models.early`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,6 +11,7 @@ from haliax import NamedArray
 from jax import Array, lax
 
 from qkvflow.generate.choosing import choose_token
+from qkvflow.generate.layerwise import chosen, empty_caches, made_layers, position
 from qkvflow.generate.request import as_rows, as_text, check_request
 from qkvflow.models import LanguageModel
 from qkvflow.models.early import check_early, settled_pass
@@ -89,3 +91,40 @@ def _continue(
     _, (rest, used) = lax.scan(step, (first, read.caches), later)
     tokens = jnp.concatenate([first[:, None], rest.T], axis=1)
     return tokens, jnp.concatenate([read.layers[:, -1:], used.T], axis=1)
+
+
+def tokens_stopping_early(
+    model: LanguageModel,
+    prompt: Array,
+    key: Array,
+    count: int,
+    choose: Callable[..., Array],
+    bound: float,
+    room: int,
+) -> Generator[Array, None, float]:
+    """Yield tokens [batch, 1], those of `_continue`, each as soon as it is known.
+
+    Returns the layers that a new token was predicted with, on average.
+
+    Args:
+        room: positions that the caches hold, which decides what is compiled.
+    """
+    layers, caches = made_layers(model), empty_caches(model, prompt.shape[0], room)
+    ids, offset, layers_used = prompt, 0, []
+    for k in jax.random.split(key, count):
+        given = (model, layers, ids, position(offset), jnp.float32(bound))
+        logits, used, caches = _read(given, caches)
+        ids, offset = chosen(choose, logits, k), offset + ids.shape[1]
+        layers_used.append(used)
+        yield ids
+    return float(jnp.mean(jnp.stack(layers_used)))
+
+
+@eqx.filter_jit(donate="all-except-first")
+def _read(
+    given: tuple[LanguageModel, Any, Array, Array | int, Array], caches: Any
+) -> tuple[Array, Array, Any]:
+    """Logits and layers of the last of some ids, and the caches, which are changed in place."""
+    model, layers, ids, offset, bound = given
+    read = settled_pass(model, layers, ids, caches, offset, bound)
+    return read.logits[:, -1], read.layers[:, -1], read.caches

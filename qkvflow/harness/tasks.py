@@ -8,13 +8,11 @@ from typing import Any
 
 from qkvflow.config import ConfigError, nearest
 from qkvflow.data import DataError
+from qkvflow.extras import pip_line
 from qkvflow.report.table import Table
 
 RESAMPLES = 1000
 """Of the bootstrap, from which the harness takes standard errors that have no formula."""
-_NOT_INSTALLED = (
-    "tasks need lm-evaluation-harness, which is not installed: pip install 'qkvflow[lm-eval]'."
-)
 
 
 def run_tasks(
@@ -44,7 +42,8 @@ def run_tasks(
     try:
         from lm_eval import simple_evaluate
     except ImportError as error:
-        raise ConfigError("The tasks cannot be run:", [_NOT_INSTALLED]) from error
+        problem = f"lm-evaluation-harness is not installed. Run {pip_line('lm-eval')}."
+        raise ConfigError("The tasks cannot be run:", [problem]) from error
     from qkvflow.harness.model import QkvflowLM
 
     os.environ.setdefault("DISABLE_MULTIPROC", "1")  # its bootstrap would fork the threads of JAX

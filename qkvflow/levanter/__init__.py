@@ -1,6 +1,6 @@
 """qkvflow's models in Levanter: trained on many devices and machines, and brought back.
 
-Needs `pip install 'qkvflow[levanter]'`; nothing else of qkvflow imports it.
+Needs `requirements-levanter.txt` (docs/scaling.md); nothing else of qkvflow imports it.
 """
 
 from qkvflow.levanter.model import QkvflowConfig as QkvflowConfig

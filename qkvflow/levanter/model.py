@@ -60,7 +60,7 @@ class QkvflowConfig(LmConfig["QkvflowLM"]):
     """A model of qkvflow, as Levanter's configs have it."""
 
     max_seq_len: int = 1024
-    """Longest sequence."""
+    """Longest sequence of the model."""
     name: str = "standard"
     """Name of the model: standard, tong_neuralode, time_indexed_mlp, ..., or flow."""
     architecture: Gpt2Config = field(default_factory=Gpt2Config)

@@ -38,7 +38,9 @@ class Presence(Weight):
         """A truth value, known before anything is compiled where the time is."""
         found = np.asarray(self.layers)[np.asarray(self.order)]
         visit = visit_index(t, len(self.order))
-        return jnp.take(jnp.asarray(found), visit) if isinstance(visit, jax.Array) else found[visit]
+        if isinstance(visit, jax.Array):
+            return jnp.take(jnp.asarray(found), visit)
+        return bool(found[visit]) if np.ndim(visit) == 0 else found[visit]
 
     def at_depth(self, depth: int) -> "Presence":
         """The same layers, in the order of so many visits."""

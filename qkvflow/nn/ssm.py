@@ -202,13 +202,13 @@ class SsmPart(Part):
     state_size: Size = 64
     """Size N of the state of each channel."""
     expand: Annotated[int, Bound(f"1 to {RATIO - 1}", 1, RATIO)] = 2
-    """Inner width over the width of the model."""
+    """Inner width, as a multiple of the model's width."""
     head_size: Size | None = None
     """Channels that share one decay rate and step size. None: 64, or less where that does not fit."""
     conv_width: Annotated[int, Bound(f"1 to {WIDEST_CONV}", 1, WIDEST_CONV + 1)] = 4
     """Width of the short causal convolution."""
     chunk_size: Size = 128
-    """Positions that the chunked scan handles in one matrix product."""
+    """Positions per chunk of the chunked scan."""
     delta_min: Positive = 1e-3
     """Smallest step size delta at the start."""
     delta_max: Positive = 1e-1

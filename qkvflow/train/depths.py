@@ -21,7 +21,8 @@ def depth_at(run: RunConfig, step: int) -> int | None:
     """
     if not run.depths:
         return None
-    if step < run.deepen_at * run.steps:
+    first = run.continued[0] if run.continued else run.steps  # what was drawn stays drawn
+    if step < run.deepen_at * first:
         return min(run.depths)
     weights = np.array(run.depth_weights)
     chances = weights / weights.sum() if run.depth_weights else None

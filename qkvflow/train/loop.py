@@ -17,15 +17,17 @@ from qkvflow.data import TokenDataset, coverage_note, never_targets
 from qkvflow.files import FileError, building, expanded, file_errors, set_aside
 from qkvflow.interrupt import stop_when_asked
 from qkvflow.lock import locked
+from qkvflow.models import LanguageModel
 from qkvflow.nn.products import precision_note
 from qkvflow.plugins import check_loaded
+from qkvflow.train.branch import ended_stage, keep_stage, rate_notes
 from qkvflow.train.checkpoints import Best, CheckpointStore, Progress, on_host
-from qkvflow.train.evaluation import Evaluation, evaluate
-from qkvflow.train.metrics import MetricsFile, Sink, make_trackers
+from qkvflow.train.evaluation import Evaluation, count_windows, evaluate
+from qkvflow.train.metrics import MetricsFile, Sink, make_trackers, tell_phase
 from qkvflow.train.outcome import Outcome
 from qkvflow.train.program import Program, TrainingError
 from qkvflow.train.recorder import Recorder, about_process
-from qkvflow.train.resume import final_damage, find_saved, is_finished, open_data
+from qkvflow.train.resume import Saved, final_damage, find_saved, is_finished, open_data
 from qkvflow.train.run_files import write_models
 from qkvflow.train.start import starting_arrays
 from qkvflow.train.step import LIMIT, Report
@@ -55,7 +57,8 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] | None = None) 
     sinks, out = [Bar(run)] if sinks is None else sinks, expanded(out)
     with locked(out), ExitStack() as stack:
         damage = final_damage(out)
-        if damage is None and is_finished(out, run):
+        stage = ended_stage(out, run) if damage is None else None
+        if damage is None and stage is None and is_finished(out, run):
             return Outcome(out, run.steps, finished=True, there_before=True)
         saved = find_saved(out, run)
         if damage is not None and saved is None:
@@ -64,6 +67,7 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] | None = None) 
                 f"Remove {out / 'final'} to train from the start."
             )
         data = open_data(run, saved)
+        tell_phase(sinks, "building the model")
         program = Program(run, data)
         program.check_fits()
         trackers = make_trackers(run, out)
@@ -76,17 +80,15 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] | None = None) 
             program.restore(state)
         elif run.start is not None:
             program.begin(starting_arrays(run, model))
+        if stage is not None:
+            keep_stage(out, stage, saved)
         metrics = begin_files(out, run, progress)
         recorder = Recorder(run, model, [metrics, *trackers, *sinks], progress)
         stack.callback(recorder.close)
         recorder.write("start", progress, **about_process(model))
-        for problem in saved.problems if saved else ():
-            recorder.write("note", progress, text=f"{problem} An older checkpoint is taken.")
-        for text in () if saved else (*about_text(run, data), precision_note(model.config)):
-            if text is not None:
-                recorder.write("note", progress, text=text)
-        if saved and damage is not None:
-            recorder.write("note", progress, text=f"{damage} It is written again from {saved.path}.")
+        notes = about_start(run, data, model) if saved is None else about_resume(saved, damage)
+        for text in notes + ([] if stage is None else rate_notes(run, stage)):
+            recorder.write("note", progress, text=text)
         training = Training(run, out, data, program, store, recorder, progress)
         try:
             training.begin()
@@ -94,6 +96,24 @@ def train(run: RunConfig, out: str | Path, sinks: Sequence[Sink] | None = None) 
             return training.run_all()
         except eqx.EquinoxRuntimeError as error:  # of an integrator that gave up
             raise TrainingError(f"Training stopped: {model.integrator.remedy}") from error
+
+
+def about_start(run: RunConfig, data: TokenDataset, model: LanguageModel) -> list[str]:
+    """Sentences that somebody should read of a run that begins."""
+    notes = about_text(run, data)
+    if run.optimizer.warmup is not None and run.optimizer.warmup > run.steps // 2:
+        notes.append(
+            f"optimizer.warmup is {run.optimizer.warmup}, more than half of {run.steps} steps: the "
+            f"learning rate reaches its peak after {run.steps // 2}."
+        )
+    precision = precision_note(model.config)
+    return notes if precision is None else [*notes, precision]
+
+
+def about_resume(saved: Saved, damage: str | None) -> list[str]:
+    """Sentences on files that were damaged, of a run that goes on."""
+    notes = [f"{problem} An older checkpoint is taken." for problem in saved.problems]
+    return notes if damage is None else [*notes, f"{damage} It is written again from {saved.path}."]
 
 
 def about_text(run: RunConfig, data: TokenDataset) -> list[str]:
@@ -168,6 +188,7 @@ class Training:
 
     def _compile(self) -> None:
         """Compile the step, unless it does not fit into memory."""
+        self.recorder.phase("compiling a step")
         memory_bytes = self.program.checked_memory_bytes()
         self.recorder.write("compiled", self.progress, memory_bytes=memory_bytes)
 
@@ -219,14 +240,14 @@ class Training:
         """Evaluate the trained model, unless its last step was not applied; its loss must be finite."""
         if np.any(jax.device_get(self.program.state.failures)):
             raise TrainingError(self._advice("the last step was not applied, as its note says"))
-        evaluations = self._evaluations(self.run.final_tokens)
+        evaluations = self._evaluations(self.run.final_tokens, "final evaluation")
         self.recorder.evaluated("final", self.progress, evaluations)
         if not np.isfinite([evaluation.loss for evaluation in evaluations]).all():
             raise TrainingError(self._advice("the loss on the valid split is not finite at the end"))
 
     def _evaluate(self) -> bool:
         """Evaluate on the valid split; whether the mean over seeds is the best so far."""
-        evaluations = self._evaluations(self.run.eval_tokens)
+        evaluations = self._evaluations(self.run.eval_tokens, "evaluation")
         self.recorder.evaluated("valid", self.progress, evaluations)
         loss = float(np.mean([evaluation.loss for evaluation in evaluations]))
         best, step = self.progress.best, self.progress.step
@@ -235,16 +256,18 @@ class Training:
         self.progress = replace(self.progress, best=Best(loss, step))
         return True
 
-    def _evaluations(self, tokens: int | None) -> list[Evaluation]:
-        run = self.run
+    def _evaluations(self, tokens: int | None, what: str) -> list[Evaluation]:
+        run, split = self.run, self.data["valid"]
+        phase = self.recorder.phase(what, run.seeds * count_windows(split, run.length, tokens))
         return [
             evaluate(
                 self.program.model(i),
-                self.data["valid"],
+                split,
                 length=run.length,
                 batch_size=run.batch_size // run.accumulate,
                 tokens=tokens,
                 put=self.program.placement.batch,
+                advance=phase,
             )
             for i in range(run.seeds)
         ]
@@ -256,6 +279,7 @@ class Training:
 
     def _export(self) -> None:
         final, model = self.out / "final", self.program.learner.model
+        self.recorder.phase("writing the model")
         remedy = "Free some space and run the same command again; no step is repeated."
         with (
             file_errors(f"The trained model could not be written to {final}", remedy),

@@ -17,12 +17,13 @@ import json
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from qkvflow.config import ConfigError, RunConfig
 from qkvflow.config.strict import matches
+from qkvflow.extras import pip_line
 from qkvflow.files import file_errors, parse_json
 
 Record = dict[str, Any]
@@ -40,9 +41,27 @@ class Sink(ABC):
         """A step was finished; most places do not look at every one."""
         return
 
+    def phase(self, name: str, done: int, total: int | None) -> None:
+        """What takes time beside steps is under way; what there is to count of it, None: nothing."""
+        return
+
     def close(self) -> None:
         """No more records will come."""
         return
+
+
+def tell_phase(sinks: Sequence[Sink], name: str, total: int | None = None) -> Callable[[int], None]:
+    """Tell sinks what is under way beside steps; returns what is called as it goes on."""
+    done = 0
+
+    def advance(amount: int) -> None:
+        nonlocal done
+        done = done + amount if total is None else min(done + amount, total)  # batches are padded
+        for sink in sinks:
+            sink.phase(name, done, total)
+
+    advance(0)
+    return advance
 
 
 class MetricsFile(Sink):
@@ -169,8 +188,6 @@ def make_trackers(run: RunConfig, out: Path) -> list[Sink]:
         try:
             trackers.append(_TRACKERS[name](run, out))
         except ImportError as error:
-            problem = (
-                f'{error.name} is not installed. Run pip install "qkvflow[{name}]", or leave it out.'
-            )
+            problem = f"{error.name} is not installed. Run {pip_line(name)}, or leave it out."
             raise ConfigError(f"The tracker {name} cannot be used:", [problem]) from error
     return trackers

@@ -3,9 +3,10 @@
 import functools
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
@@ -37,8 +38,34 @@ _LOOKED_AT = 1_000_000
 """Steps at which a schedule is evaluated before it is used."""
 
 
-def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """The learning rate at each step: a straight rise, then the named decay."""
+def make_schedule(config: OptimizerConfig, steps: int, continued: Sequence[int] = ()) -> optax.Schedule:
+    """The learning rate at each step: a straight rise, then the named decay.
+
+    Args:
+        continued: steps after which the run had ended and went on. Up to each, rates are those of a run
+            so long; from there they rise in a straight line to those of the longer one.
+    """
+    first, *later = *continued, steps
+    schedule = _schedule(config, first)
+    for end, longer in pairwise((first, *later)):
+        rise = min(warmup_steps(config, longer), (longer - end) // 2)
+        schedule = _going_on(schedule, end, _schedule(config, longer), rise)
+    return schedule
+
+
+def _going_on(before: optax.Schedule, end: int, after: optax.Schedule, rise: int) -> optax.Schedule:
+    """One schedule up to a step, from there another one, which it reaches after some steps."""
+    last = before(end - 1)
+
+    def rate(step: Any) -> Any:
+        share = jnp.clip((step - end + 1) / (rise + 1), 0.0, 1.0)
+        return jnp.where(step < end, before(step), last + share * (after(step) - last))
+
+    return rate
+
+
+def _schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
+    """Of a run that goes through without an end in between."""
     warmup = warmup_steps(config, steps)
     decay = _decay(config, max(steps - warmup, 1))
     if warmup == 0:
@@ -49,8 +76,8 @@ def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
 
 
 def warmup_steps(config: OptimizerConfig, steps: int) -> int:
-    """Steps over which the learning rate rises."""
-    return min(100, steps // 10) if config.warmup is None else config.warmup
+    """Steps over which the learning rate rises; what is too many for a run is cut to half of it."""
+    return min(100, steps // 10) if config.warmup is None else min(config.warmup, steps // 2)
 
 
 def _decay(config: OptimizerConfig, steps: int) -> optax.Schedule:

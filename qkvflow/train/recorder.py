@@ -1,6 +1,6 @@
 """Turns what happens in a run into records, and hands them to the sinks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from qkvflow.models import LanguageModel, count_parameters
 from qkvflow.train.checkpoints import Progress
 from qkvflow.train.depths import run_flops
 from qkvflow.train.evaluation import Evaluation
-from qkvflow.train.metrics import Record, Sink
+from qkvflow.train.metrics import Record, Sink, tell_phase
 from qkvflow.train.step import Report
 
 
@@ -57,6 +57,10 @@ class Recorder:
             values = {name: np.atleast_1d(value)[i].item() for name, value in report._asdict().items()}
             del values["failures"]
             self.write("train", at, **seed, **values, tokens_per_second=speed)
+
+    def phase(self, name: str, total: int | None = None) -> Callable[[int], None]:
+        """Tell every sink what is under way beside steps; returns what is called as it goes on."""
+        return tell_phase(self._sinks, name, total)
 
     def _speed(self, at: Progress) -> float | None:
         """Tokens a second of all seeds together, since the last record."""

@@ -2,7 +2,7 @@
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,6 +55,13 @@ class Saved:
     """What is wrong with newer checkpoints."""
 
 
+def stage_of(run: RunConfig, steps: int) -> RunConfig | None:
+    """The run that a continued one was when it ended after so many steps; None: it never did."""
+    if steps not in run.continued:
+        return None
+    return replace(run, steps=steps, continued=run.continued[: run.continued.index(steps)])
+
+
 def find_saved(out: Path, run: RunConfig) -> Saved | None:
     """The newest good checkpoint of this run in its directory.
 
@@ -69,7 +76,8 @@ def find_saved(out: Path, run: RunConfig) -> Saved | None:
         there = RunConfig.from_dict(moved_run(record["run"]))
     except ConfigError as error:
         raise FileError(f"{path} holds a run that this version cannot read: {error}") from error
-    return Saved(path, record, check_same_run(path, there, run), tuple(problems))
+    tokenizer = check_same_run(path, there, stage_of(run, there.steps) or run)
+    return Saved(path, record, tokenizer, tuple(problems))
 
 
 def final_damage(out: Path) -> str | None:

@@ -82,7 +82,7 @@ class Learner:
             at_depth(model, depth).plan()
         trained = trained_paths(model, run.start)
         arrays, _ = split(arrays_of(model), trained)
-        schedule = make_schedule(run.optimizer, run.steps)
+        schedule = make_schedule(run.optimizer, run.steps, run.continued)
         table, _ = split(model.parameters(), trained)
         made = make_optimizer(run.optimizer, schedule, table)
         optimizer = checked_optimizer(made, arrays, run.optimizer.name)

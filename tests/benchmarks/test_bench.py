@@ -21,6 +21,7 @@ from benchmarks.speed.__main__ import main
 from benchmarks.speed.contest import Competition, ContestError, Entry, Times, compete
 from benchmarks.speed.growth import AXES, Growth, shape_at
 from benchmarks.speed.lines import PEAK, Claim, Contest, Outcome, contests, find
+from qkvflow.extras import pip_line
 from qkvflow.models import MODELS, build_model, training_memory
 from qkvflow.train import train
 from tests.train.support import tiny_run, write_text
@@ -102,7 +103,7 @@ def test_every_contest_is_held_and_keeps_when_and_what_it_measured(monkeypatch, 
     old = {"date": "before", "code": "another"}
     (tmp_path / "bench.json").write_text(json.dumps({"contests": {}, "growth": {}}))
     assert main(["--rounds", "1", "--out", str(tmp_path)]) == 0
-    assert 'pip install "qkvflow[peers]"' in capsys.readouterr().out
+    assert pip_line("peers") in capsys.readouterr().out
     record = json.loads((tmp_path / "bench.json").read_text())
     assert [*record["contests"]] == [contest.key for contest in contests()]
     assert [*record["growth"]] == [*AXES]

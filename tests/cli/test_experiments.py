@@ -346,15 +346,19 @@ def test_costs_are_measured_where_there_are_no_runs(plan, tmp_path, capsys):
         main(["experiment", "cost", "--plan", plan, "--timed-steps", "2", "--json", "cost.json"]) == 0
     )
     rows = json.loads((tmp_path / "cost.json").read_text())
-    assert rows["gated"]["ms_per_step"] > 0
+    assert rows["gated"]["ms_per_step"] > 0 and rows["gated"]["memory_bytes"] > 0
+    assert main(["experiment", "cost", "--plan", plan, "--json", "counted.json"]) == 0
+    counted = json.loads((tmp_path / "counted.json").read_text())
+    assert counted["gated"]["ms_per_step"] is counted["gated"]["memory_bytes"] is None
+    assert counted["gated"]["training_flops"] == rows["gated"]["training_flops"]
     assert main(["experiment", "cost", "--plan", plan, "--loss", "2.0"]) == 2
     assert "name them with --results" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("steps", ["0", "1000000000"])
+@pytest.mark.parametrize("steps", ["-1", "1000000000"])
 def test_timed_steps_have_bounds(plan, capsys, steps):
     assert main(["experiment", "cost", "--plan", plan, "--timed-steps", steps]) == 2
-    assert f"timed_steps is {steps}; expected 1 to 10,000" in capsys.readouterr().err
+    assert f"timed_steps is {steps}; expected 0 to 10,000" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -368,7 +372,7 @@ def test_costs_of_what_no_memory_can_hold_are_a_sentence(plan, capsys, change, w
     fields = yaml.safe_load(Path(plan).read_text())
     fields["base"] = merged(fields["base"], change)
     Path(plan).write_text(yaml.safe_dump(fields))
-    assert main(["experiment", "cost", "--plan", plan]) == 3
+    assert main(["experiment", "cost", "--plan", plan, "--timed-steps", "1"]) == 3
     assert words in capsys.readouterr().err
 
 

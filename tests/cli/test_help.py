@@ -23,6 +23,8 @@ LEANS_ON_ANOTHER = [
     r"(?i)\b(largest|smallest|most|some|one|each|all) of (them|these|those)\b",
     r"\bas for\b",
     r"(?i)\blook(s|ed)?\b",  # the field's word is evaluation
+    r"(?i)\bfloor\b|\bfrontier\b|\btold apart\b|\bg(i|a)ves? back\b",  # baseline, Pareto-optimal, ...
+    r"\b(nats|bits|bytes|tokens|steps|one|pair) an? (byte|token|layer|step|second)\b",  # per
 ]
 """Beginnings that say of what only to those who have read the text before, and words like them."""
 
@@ -82,6 +84,8 @@ def test_every_text_stands_alone(cls):
         "Its peak, after warm-up.",
         "Largest of them, if sinusoidal.",
         "A corpus or a path to text, as for `qkvflow train`.",
+        "Share of the text's bytes that the tokenizer gives back.",
+        "Mean loss in nats a token.",
     ],
 )
 def test_texts_that_were_there_once_would_be_refused(text):
@@ -90,6 +94,7 @@ def test_texts_that_were_there_once_would_be_refused(text):
 
 NEEDED = {
     "analyze": ["spectra", "--checkpoint", "none"],
+    "download": ["wikitext-2"],
     "evaluate": ["--checkpoint", "none"],
     "export": ["--checkpoint", "none", "--out", "none"],
     "finetune": ["--out", "none", "--checkpoint", "none"],

@@ -8,7 +8,9 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
+import haliax as hax
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
@@ -181,7 +183,7 @@ def test_what_takes_long_is_shown_while_it_lasts(trained, tmp_path, monkeypatch)
     assert main(["export", *given, "--out", str(tmp_path / "three")]) == 0
     assert shown == [
         "sampling the weights at 3 layers",
-        "compiling, then generating 2 tokens with 3 layers",
+        "compiling, then reading the prompt",
         "sampling the weights at 3 layers",
         "compiling, then evaluating with 3 layers",
         "sampling the weights at 3 layers",
@@ -292,18 +294,16 @@ def test_a_tokenizer_of_another_model_is_refused(trained, tmp_path, capsys):
         assert "tokenizer.json is missing, or was changed" in capsys.readouterr().err
 
 
-def test_a_character_of_several_tokens_is_shown_whole(tmp_path, capsys):
+def test_a_character_of_several_tokens_is_shown_whole(capsys):
     """A model of bytes, whose positions end in the middle of characters."""
     from qkvflow.cli import generate as command
 
     text = "é" * 40
-    ids = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
-    chunks = iter([ids[:7], ids[:20], ids])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "load_model", lambda path: None)
-        patch.setattr(command, "read_tokenizer", lambda path: ByteTokenizer())
-        patch.setattr(command, "continuations", lambda *arguments: chunks)
-        command.run(command.Options(tmp_path, "x", tokens=len(ids)))
+    ids = np.frombuffer(text.encode(), np.uint8).astype(np.int32)[None]
+    seen = []
+    for block in (ids[:, :7], ids[:, 7:20], ids[:, 20:]):
+        seen.append(hax.named(jnp.asarray(block), ("batch", "position")))
+    command.show("x", seen, ids.size, ByteTokenizer())
     assert capsys.readouterr().out == "x" + text + "\n"
 
 

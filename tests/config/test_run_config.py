@@ -6,6 +6,7 @@ from pathlib import Path
 
 import equinox as eqx
 import jax
+import numpy as np
 import pytest
 
 from qkvflow.config import (
@@ -20,6 +21,7 @@ from qkvflow.config import (
 from qkvflow.config.yaml_files import RECIPES, merged, read_yaml_text, yaml_text
 from qkvflow.experiments.plan import read_plan
 from qkvflow.models import build_model, count_parameters
+from qkvflow.train.optimizer import make_schedule
 from qkvflow.train.step import Learner
 
 ROOT = Path(__file__).parent.parent.parent
@@ -45,6 +47,14 @@ def test_every_config_file_is_read_and_builds_abstractly(path):
         learner = Learner.of(run, run.model_config(vocab_size))
     assert count_parameters(learner.model).total > 10_000
     assert learner.model.config.max_position_embeddings == run.length
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+def test_a_run_of_a_few_steps_warms_up_and_comes_down(path):
+    optimizer = dataclasses.replace(read_run(path), steps=20).optimizer
+    rates = np.asarray(make_schedule(optimizer, 20)(np.arange(20, dtype=np.float32)))
+    assert rates.max() == pytest.approx(optimizer.learning_rate)
+    assert rates.argmax() < 10 and rates[-1] < 0.5 * rates.max()
 
 
 @pytest.mark.parametrize(
@@ -161,7 +171,8 @@ def test_numbers_as_people_write_them(tmp_path):
         ("optimizer: {learning_rate: fast}", "optimizer: learning_rate is 'fast'; expected float"),
         ("optimizer: {learning_rate: -1}", "learning_rate is -1; expected a number above 0"),
         ("batch_size: 8\naccumulate: 3", "not divisible by accumulate 3"),
-        ("{steps: 10, optimizer: {warmup: 11}}", "optimizer.warmup is 11 in a run of 10 steps"),
+        ("{steps: 10, continued: [4, 4]}", "continued is [4, 4] in a run of 10 steps; expected the"),
+        ("{steps: 10, continued: [10]}", "continued is [10] in a run of 10 steps"),
         ("seed: -1", "seed is -1; expected at least 0"),
         ("seed: 4294967296", "seed is 4294967296; expected at least 0, below 2,147,483,648"),
         ("{seed: 2147483647, seeds: 2}", "the last of 2 seeds is 2147483648; expected at most"),

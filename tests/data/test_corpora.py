@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import sys
 import types
 from pathlib import Path
@@ -11,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkvflow.data import SPLITS, DataError, TextDocument, load_corpus, make_corpus
+from qkvflow.data.wikitext import LINES
+from qkvflow.extras import pip_line
 
 DATA = os.environ.get("QKVFLOW_DATA")
 WIKI = {"train": "a train text\n" * 50, "valid": "a valid text\n", "test": "a test text\n"}
@@ -181,6 +184,11 @@ def test_wikitext_from_the_hub_is_restored_and_kept(tmp_path, monkeypatch):
         return [{"text": ""}, {"text": f" = {split} = \n"}, {"text": " some words \n"}]
 
     fake_datasets(monkeypatch, load)
+    with pytest.raises(DataError, match="3 lines in its train split; expected 1,801,350"):
+        load_corpus("wikitext-103", cache_dir=tmp_path)
+    assert not list((tmp_path / "hub").iterdir())
+    calls.clear()
+    monkeypatch.setitem(LINES, "wikitext-103", (3, 3, 3))
     corpus = load_corpus("wikitext-103", cache_dir=tmp_path)
     assert text_of(corpus, "valid") == " \n = validation = \n some words \n"
     assert calls[0] == ("Salesforce/wikitext", "wikitext-103-v1", "train", True)
@@ -233,7 +241,7 @@ def test_a_dataset_that_breaks_off_leaves_nothing(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["wikitext-2", "hf:allenai/c4/en"])
 def test_without_the_extra_the_error_says_how_to_get_it(tmp_path, monkeypatch, name):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match=r'pip install "qkvflow\[data\]"'):
+    with pytest.raises(DataError, match=re.escape(pip_line("data"))):
         load_corpus(name, cache_dir=tmp_path)
 
 

@@ -108,9 +108,9 @@ def test_processes_that_add_arms_at_once_lose_none(text, tmp_path):
         ({"model": "standrd"}, {}, "broken: there is no model 'standrd'. Did you mean 'standard'"),
         ({"optimizer": {"name": "adamx"}}, {}, "broken: there is no optimizer 'adamx'"),
         (
-            {"optimizer": {"warmup": 5}},
+            {"continued": [5]},
             {"sweep": {"learning_rates": [1e-3, 1e-2], "steps": 4}},
-            "broken: optimizer.warmup is 5 in a run of 4 steps",
+            "broken: continued is \\[5\\] in a run of 4 steps",
         ),
         (
             {"model": "tong_neuralode", "parameters_of": "gated"},

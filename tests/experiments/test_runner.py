@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from qkvflow.experiments.runner import (
 )
 from qkvflow.experiments.slurm import submit
 from qkvflow.experiments.summary import losses_over_depth
+from qkvflow.extras import pip_line
 from qkvflow.models import unroll
 from qkvflow.train import Sink, evaluate, load_model
 from qkvflow.train.program import Program
@@ -473,5 +475,5 @@ def test_workers_are_submitted_and_share_the_runs(text, tmp_path):
 
 def test_submitting_without_submitit_is_a_sentence(text, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(ConfigError, match=r"pip install \"qkvflow\[slurm\]\""):
+    with pytest.raises(ConfigError, match=re.escape(pip_line("slurm"))):
         submit(Plan.of(tiny_fields(text)), tmp_path, 1, {})

@@ -20,6 +20,7 @@ from qkvflow.train.optimizer import (
     checked_optimizer,
     make_optimizer,
     make_schedule,
+    warmup_steps,
 )
 from qkvflow.train.step import Learner
 from tests.support import FLAVOURS, WEIGHTS, small_config
@@ -51,6 +52,13 @@ def test_warm_up_is_a_tenth_of_the_run_by_default_and_at_most_a_hundred_steps():
         schedule = make_schedule(OptimizerConfig(learning_rate=1.0), steps)
         assert float(schedule(warmup - 1)) == pytest.approx(1.0)
         assert float(schedule(warmup - 2)) < 1.0
+
+
+def test_a_warm_up_that_is_too_long_for_a_run_takes_half_of_it():
+    for steps, warmup in ((20, 10), (100, 40), (1, 0)):
+        assert warmup_steps(OptimizerConfig(warmup=40), steps) == warmup
+    schedule = make_schedule(OptimizerConfig(learning_rate=1.0, warmup=40), 20)
+    assert [float(schedule(step)) for step in (0, 9, 10)] == pytest.approx([0.1, 1.0, 1.0])
 
 
 REFUSED = ("lbfgs", "sm3", "rprop", "scale_by_rprop", "optimistic_adam")

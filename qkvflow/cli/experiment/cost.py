@@ -1,10 +1,12 @@
 """What the arms of an experiment cost: parameters, operations, memory, time, time to a loss.
 
     qkvflow experiment cost --plan laptop
+    qkvflow experiment cost --plan laptop --timed-steps 10
     qkvflow experiment cost --results results/laptop --loss 1.6
 
-Parameters and operations are counted, memory is what the compiler plans for a step. Of the runs in
---results all is known, also the time to a loss; of a plan a few steps are measured now.
+Parameters and operations of a plan are counted, which takes seconds. Memory is what the compiler plans
+for a step, and time that of a few steps, which --timed-steps measures now. Of the runs in --results all
+is known, also the time to a loss.
 """
 
 import dataclasses
@@ -16,7 +18,6 @@ from typing import Annotated, Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import track
 
 from qkvflow.cli.experiment.shared import PlanOptions
 from qkvflow.config import ConfigError, RunConfig
@@ -31,6 +32,7 @@ from qkvflow.experiments.records import Costs, Finished, by_arm
 from qkvflow.experiments.results import read_experiment
 from qkvflow.experiments.summary import first_below
 from qkvflow.files import write_json
+from qkvflow.progress import elapsed
 from qkvflow.report.table import Table, to_terminal
 from qkvflow.train.program import Program
 
@@ -40,13 +42,14 @@ class Options(PlanOptions):
     """Options of `qkvflow experiment cost`."""
 
     results: Path | None = None
-    """Directory of an experiment that has been run, in place of a plan."""
+    """Directory of a finished experiment whose costs are shown, instead of a plan."""
     loss: float | None = None
-    """Valid loss to which the time is asked for; needs --results."""
-    timed_steps: Annotated[int, Bound("1 to 10,000", 1, 10_001)] = 10
-    """Steps that are timed of each arm of a plan, after two to warm up."""
+    """Validation loss for which the time to reach it is shown; needs --results."""
+    timed_steps: Annotated[int, Bound("0 to 10,000", 0, 10_001)] = 0
+    """Training steps to compile and time for each arm of a plan, after two to warm up; 0: parameters
+    and operations are only counted."""
     json: Path | None = None
-    """File to write the rows of the table to; None: they are only shown."""
+    """JSON file for the rows of the table; None: they are only shown."""
 
     @property
     def names_a_plan(self) -> bool:
@@ -59,7 +62,8 @@ class Row:
     """What an arm costs."""
 
     costs: Costs
-    ms_per_step: float
+    ms_per_step: float | None = None
+    """None where no step was timed."""
     seconds_to_loss: float | None = None
     """The median over its runs, if all of them reached the loss."""
     runs_that_reached_it: str | None = None
@@ -79,6 +83,11 @@ def of_runs(records: Sequence[Finished], loss: float | None) -> Row:
     seconds = [point.seconds for point in points if point is not None]
     median = float(np.median(seconds)) if len(seconds) == len(points) else None
     return Row(records[0].costs, speed, median, f"{len(seconds)} of {len(points)}")
+
+
+def counted(run: RunConfig, data: TokenDataset) -> Row:
+    """Parameters and operations of a run; nothing is compiled."""
+    return Row(costs_of(run, data.tokenizer.vocab_size))
 
 
 def measured(run: RunConfig, data: TokenDataset, steps: int) -> Row:
@@ -123,15 +132,21 @@ def _rows_of_plan(plan: Plan, steps: int) -> dict[str, Row]:
         problem = f"{', '.join(begun)} start from another experiment; name their runs with --results."
         raise ConfigError("The costs cannot be told:", [problem])
     texts, rows = Texts(), {}
-    for arm in track(plan.arms, "arms", transient=True):
+    for arm in plan.arms:
         data = texts.of(arm.run)
-        rows[arm.name] = measured(matched_run(plan, arm, data.tokenizer.vocab_size), data, steps)
+        with elapsed(f"{arm.name}: {'compiling, then timing steps' if steps else 'counting'}"):
+            run = matched_run(plan, arm, data.tokenizer.vocab_size)
+            rows[arm.name] = measured(run, data, steps) if steps else counted(run, data)
     return rows
 
 
 def _table(rows: dict[str, Row], reference: str, loss: float | None) -> Table:
     table = tables.costs({arm: (row.costs, row.ms_per_step) for arm, row in rows.items()}, reference)
-    table = table.only(*(head for head in table.heads if head != "compression"), note="")
+    left_out, note = {"compression"}, ""
+    if not any(row.ms_per_step for row in rows.values()):
+        left_out |= {"memory, MB", "ms per step"}
+        note = "Operations: forward, and of all training. --timed-steps 10 adds memory and time."
+    table = table.only(*(head for head in table.heads if head not in left_out), note=note)
     if loss is None:
         return table
     reached = tuple(

@@ -20,7 +20,7 @@ class Options:
     """Options of `qkvflow experiment pack`."""
 
     results: tyro.conf.Positional[tuple[Path, ...]]
-    """Directories of experiments."""
+    """Directories of finished experiments to pack."""
 
 
 def run(options: Options) -> None:

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qkvflow.cli.experiment.shared import OUT
+from qkvflow.cli.experiment_display import DRAWING
 from qkvflow.config import ConfigError
 from qkvflow.experiments.report import draw_for_print, name_of, title_of, write_report, write_table
 from qkvflow.experiments.results import Experiment, read_experiment
+from qkvflow.progress import elapsed
 
 
 @dataclass(frozen=True)
@@ -23,14 +25,14 @@ class Options:
     """Options of `qkvflow experiment report`."""
 
     results: tuple[Path, ...] = (OUT,)
-    """Directories of experiments."""
+    """Directories of the experiments on the page."""
     title: str | None = None
-    """Heading of the page; None: that of the page which is there, or the name of the directory."""
+    """Heading of the page; None: that of the existing page, or the name of the directory."""
     out: Path | None = None
-    """Directory for the page; None: beside the results, if they are of one experiment."""
+    """Directory of the page; None: next to the results of a single experiment."""
     figures: Path | None = None
-    """Directory for figures as png and pdf and results_table.tex, such as publication_figures.
-    None: only the figures of the page are drawn."""
+    """Directory for figures as PNG and PDF and for results_table.tex, such as publication_figures.
+    None: figures are only drawn on the page."""
 
 
 def run(options: Options) -> None:
@@ -41,7 +43,8 @@ def run(options: Options) -> None:
     if options.figures is not None:
         _draw(experiments, options.figures)
     title = options.title or title_of(options.out or options.results[0])
-    page, text = write_report(experiments, title, options.out)
+    with elapsed(DRAWING):
+        page, text = write_report(experiments, title, options.out)
     print(f"Written: {page} and {text}")
 
 

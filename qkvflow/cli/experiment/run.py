@@ -15,7 +15,7 @@ from typing import Annotated
 from rich.console import Console
 
 from qkvflow.cli.experiment.shared import ExperimentOptions
-from qkvflow.cli.experiment_display import run_experiment, show_experiment
+from qkvflow.cli.experiment_display import DRAWING, run_experiment, show_experiment
 from qkvflow.config import ConfigError
 from qkvflow.config.strict import Bound, bound_problems
 from qkvflow.experiments.plan import Plan
@@ -23,6 +23,7 @@ from qkvflow.experiments.report import title_of, write_report
 from qkvflow.experiments.runner import prepare
 from qkvflow.experiments.slurm import submit
 from qkvflow.experiments.trial import trial_of
+from qkvflow.progress import elapsed
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,14 @@ class Options(ExperimentOptions):
     """Options of `qkvflow experiment run`, and of `qkvflow experiment ablate`."""
 
     quick: bool = False
-    """Only try, in a minute or two, whether all works: two seeds, a few steps, no sweep. The page
-    says that nothing can be concluded from it."""
+    """Trial of a minute or two, to check that everything works: two seeds, a few steps, no sweep. The
+    page says that nothing can be concluded from it."""
     title: str | None = None
-    """Heading of the page; None: that of the page which is there, or the name of the directory."""
+    """Heading of the page; None: that of the existing page, or the name of the directory."""
     slurm: Annotated[int, Bound("0 to 1,000 workers", 0, 1001)] = 0
-    """Workers to submit to SLURM, which share the runs (needs qkvflow[slurm]); 0: run here."""
+    """Number of SLURM workers that share the runs (needs the extra slurm); 0: run here."""
     slurm_options: tuple[str, ...] = ()
-    """Parameters of submitit, as name=value: timeout_min=600 slurm_partition=long."""
+    """Parameters for submitit, as name=value: timeout_min=600 slurm_partition=long."""
 
 
 def run(options: Options) -> int:
@@ -49,7 +50,8 @@ def run(options: Options) -> int:
     console = Console()
     experiment = run_experiment(plan, options.out, console, options.reuse, options.reference)
     code = show_experiment(experiment, console)
-    page, _ = write_report([experiment], options.title or title_of(options.out))
+    with elapsed(DRAWING):
+        page, _ = write_report([experiment], options.title or title_of(options.out))
     print(f"The page with the figures is {page}")
     return code
 

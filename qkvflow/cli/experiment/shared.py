@@ -15,20 +15,20 @@ class PlanOptions:
 
     plan: str = "seeds"
     """Plan of the experiment: seeds, laptop, ablation, elastic, recipe, recipe_added, recipe_models,
-    adaptation_bases, adaptation, or a YAML file like theirs."""
+    adaptation_bases, adaptation, or a YAML file of the same form."""
     arms: tuple[str, ...] = ()
-    """Arms of the plan to take; all where none is named."""
+    """Arms of the plan to run; empty: all."""
     reference: str | None = None
-    """Arm that the others are compared with, and matched to by --match. None: the reference of the
-    directory, or else of the plan."""
+    """Arm that all others are compared with and, by --match, matched to. None: the reference of the
+    output directory, or else of the plan."""
     match: Match = "steps"
-    """What arms have in common with the reference: steps, parameters or flops (of all training).
-    For parameters arms are widened or narrowed, for flops they take more or fewer steps. What is
-    matched to a small arm takes less time than what is matched to a large one."""
+    """What is held equal to the reference: steps, parameters (by changing the width) or flops
+    (operations of all training, by changing the number of steps). Matching to a small arm is cheaper
+    than matching to a large one."""
     steps: int | None = None
-    """Training steps of a run; None: the plan's."""
+    """Training steps per run; None: as in the plan."""
     seeds: tuple[int, ...] = ()
-    """Seeds of the runs by their numbers, 10 being one seed; the plan's where none is named."""
+    """Seeds to run, by number: 10 is one seed, not ten. Empty: those of the plan."""
 
     def changed_plan(self) -> Plan:
         """The plan, changed as these options say."""
@@ -48,6 +48,7 @@ class ExperimentOptions(PlanOptions):
     """A plan, and the directory in which it is run."""
 
     reuse: tuple[Path, ...] = ()
-    """Directories of other experiments, whose finished runs of the same settings are not run again."""
+    """Directories of other experiments, whose finished runs with identical settings are not run
+    again."""
     out: Path = OUT
-    """Directory of the experiment; started again, it goes on where it stopped."""
+    """Output directory of the experiment; started again, the command resumes there."""

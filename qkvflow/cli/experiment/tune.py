@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from qkvflow.cli.experiment.shared import ExperimentOptions
-from qkvflow.cli.experiment_display import Bars, tuned_table
+from qkvflow.cli.experiment_display import CHECKING, Bars, tuned_table
 from qkvflow.config import ConfigError
 from qkvflow.experiments.runner import prepare, tune
+from qkvflow.progress import elapsed
 from qkvflow.report.table import to_terminal
 
 
@@ -31,7 +32,8 @@ def run(options: Options) -> None:
         raise ConfigError(
             f"{options.plan} has no sweep:", ["name learning_rates, steps and seed there."]
         )
-    prepare(plan, options.out, options.reference, options.reuse)
+    with elapsed(CHECKING):
+        prepare(plan, options.out, options.reference, options.reuse)
     with Bars(console) as bars:
         choices = tune(plan, options.out, bars, options.reuse)
     bars.tell()

@@ -20,9 +20,9 @@ class Options:
     checkpoint: Path
     """Directory of a run, of a checkpoint, or of an exported or imported model."""
     config: Path
-    """The YAML file of the run that is to start from it."""
+    """YAML file of the run that is to start from the checkpoint."""
     out: Path
-    """Directory to write; it must not be there."""
+    """Output directory; it must not exist."""
 
 
 def run(options: Options) -> None:

@@ -18,11 +18,12 @@ class Options:
     """Options of `qkvflow levanter import`."""
 
     run: Path
-    """Directory of a run's checkpoints, of which the newest whole one is read; or one checkpoint."""
+    """Directory of a run's checkpoints, of which the newest complete one is read, or a single
+    checkpoint."""
     config: Path
-    """The YAML file that the run was started with: a checkpoint says nothing of its model."""
+    """YAML file that the run was started with; the checkpoint itself does not describe the model."""
     out: Path
-    """Directory to write; it must not be there."""
+    """Output directory; it must not exist."""
 
 
 def run(options: Options) -> None:

@@ -90,9 +90,11 @@ class GatedFamily(Family):
     goes_around = True
 
     gate: Literal["input", "output", "both", "element"] = "output"
-    """What one gate scales: rows, columns, rows and columns, or single weights."""
+    """What each gate scales. input: rows. output: columns. both: rows and columns. element: single
+    weights."""
     start: Literal["identity", "sigmoid"] = "identity"
-    """identity: gates are 2 sigmoid(g) and start at 1. sigmoid: sigmoid(g), starting at 1/2."""
+    """Gates at the start. identity: 2 sigmoid(g), which starts at 1. sigmoid: sigmoid(g), which starts
+    at 1/2."""
 
     def layer(self, make: MakeLayer, config: Gpt2Config, *, key: Array) -> Any:
         k_layer, k_gates = jax.random.split(key)

@@ -107,15 +107,17 @@ class LoopedFamily(Family):
     """Layers that are visited several times, in the order of a plan."""
 
     plan: str | tuple[int, ...] | None = None
-    """FIRST + CORExLOOPS + LAST, such as 1 + 2x2 + 1: own first and last layers around a core that is
-    visited several times. Or the layers in their order: [0, 1, 2, 1, 2, 3]. None: 1 + CORE x 2 + 1."""
+    """Layer plan FIRST + CORExLOOPS + LAST, such as 1 + 2x2 + 1: own first and last layers around a
+    core that is visited several times. Or the layers in order: [0, 1, 2, 1, 2, 3]. None: 1 + CORE x 2 +
+    1."""
     own: tuple[str, ...] = (NORMS,)
-    """What every visit has of its own: norms (and the scalars of a layer), or parts by their names."""
+    """What each visit of a layer has separately: norms (and the scalars of a layer), or parts by
+    name."""
     layers: tuple[str, ...] | None = None
-    """The parts of every layer, not visit, by their names: [ssm, ssm mlp]. None: all in each."""
+    """Parts of each layer (not visit), by name: [ssm, ssm mlp]. None: all in each."""
     around: Family | None = None
-    """A family whose curve goes around what visits of a layer share, by the time of the visit: gated,
-    {family: low_rank, rank: 4}. None: they share it as it is."""
+    """Family of curves around the shared weights, which gives each visit its own: gated, {family:
+    low_rank, rank: 4}. None: visits share their weights unchanged."""
 
     def __post_init__(self) -> None:
         if self.around is not None:
