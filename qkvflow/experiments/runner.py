@@ -217,13 +217,11 @@ def judged_at_depths(
 ) -> tuple[AtDepth, ...]:
     """A trained model at the depths of a job, on as much of a split as that says."""
     length, size = job.run.length, job.run.batch_size // job.run.accumulate
-    found = []
+    tokens, found = job.depth_tokens, []
     for depth in job.depths:
         other = unroll(model, depth)
-        windows = count_windows(split, length, job.depth_tokens)
-        phase = tell_phase(sinks, f"evaluation at depth {depth}", windows)
-        sizes = {"length": length, "batch_size": size}
-        seen = evaluate(other, split, **sizes, tokens=job.depth_tokens, advance=phase)
+        phase = tell_phase(sinks, f"evaluation at depth {depth}", count_windows(split, length, tokens))
+        seen = evaluate(other, split, length=length, batch_size=size, tokens=tokens, advance=phase)
         flops = forward_flops(other, 1, length) / length
         found.append(AtDepth(depth, seen.loss, seen.bits_per_byte, flops))
     return tuple(found)
