@@ -381,7 +381,7 @@ def test_a_tokenizer_that_loses_too_much_is_refused_unless_it_is_allowed(tmp_pat
 
 def test_tokens_that_are_never_targets_are_noted(tmp_path):
     (tmp_path / "text.txt").write_text("weights " * 10)
-    short = tiny_run(tmp_path / "text.txt", length=24, batch_size=1, steps=2)
+    short = tiny_run(tmp_path / "text.txt", length=24, batch_size=1, steps=4)
     assert train(short, tmp_path / "out").finished
     (note,) = records(tmp_path / "out", "note")
     assert note["text"].startswith(
