@@ -25,6 +25,7 @@ import jax
 import pytest
 from hypothesis import settings
 
+gc.disable()  # tracing makes so many objects that looking for cycles takes a tenth of the time
 settings.register_profile("suite", max_examples=20, deadline=None)
 settings.register_profile("fuzz", max_examples=700, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))

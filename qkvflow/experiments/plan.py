@@ -51,15 +51,13 @@ from qkvflow.config.strict import (
     to_dict,
 )
 from qkvflow.config.yaml_files import load_named, merged, read_yaml
+from qkvflow.experiments.contrasts import Pair, arm_of, contrast_problems, read_contrasts
 from qkvflow.files import expanded
 
 PLANS = Path(__file__).parent / "plans"
 """Plans that have a name."""
 Match = Literal["steps", "parameters", "flops"]
 """What arms can have in common with the reference."""
-Pair = tuple[str, str]
-"""Names of two arms; ARM@DEPTH is an arm at one of the depths that the plan names."""
-"""Two arms."""
 LONGEST_NAME = 100
 """Characters of an arm's name."""
 _COMMON = ("tokenizer", "bpe_size", "documents", "batch_size", "length", "eval_tokens", "final_tokens")
@@ -222,7 +220,8 @@ class Plan(Config):
             problems += [f"{arm.name}: {problem}" for problem in _matching_problems(arm, arms)]
             if arm.learning_rates and self.sweep is None:
                 problems.append(f"{arm.name}: learning_rates are of a sweep, and the plan has none.")
-        return problems + _contrast_problems(self.contrasts or (), arms, self.depths)
+        texts = {arm.name: arm.text for arm in self.arms}
+        return problems + contrast_problems(self.contrasts or (), texts, self.depths)
 
     @staticmethod
     def of(fields: Mapping[str, Any]) -> "Plan":
@@ -236,7 +235,7 @@ class Plan(Config):
             "arms": arms,
             "seeds": _read_seeds(fields.get("seeds", 5), problems),
             "sweep": _read_sweep(fields.get("sweep"), problems),
-            "contrasts": _read_contrasts(fields.get("contrasts"), problems),
+            "contrasts": read_contrasts(fields.get("contrasts"), problems),
             "depths": _read_depths(fields.get("depths", []), problems),
             "reference": fields.get("reference", arms[0].name if arms else ""),
         }
@@ -386,47 +385,6 @@ def _matching_problems(arm: Arm, arms: Mapping[str, Arm]) -> Iterator[str]:
             yield f"{what} is {other!r}, which has a start; name an arm with fresh weights."
 
 
-def arm_of(name: str) -> str:
-    """The arm that one side of a contrast is.
-
-    Examples:
-        >>> arm_of("elastic"), arm_of("elastic@8")
-        ('elastic', 'elastic')
-    """
-    return name.partition("@")[0]
-
-
-def at_depth_name(arm: str, depth: int) -> str:
-    """An arm at a depth, as contrasts name it."""
-    return f"{arm}@{depth}"
-
-
-def _contrast_problems(
-    contrasts: Sequence[Pair], arms: Mapping[str, Arm], depths: Sequence[int]
-) -> list[str]:
-    problems = []
-    for pair in contrasts:
-        texts = {arms[arm_of(name)].text for name in pair if arm_of(name) in arms}
-        problems += [_unknown_side(name, arms, depths) for name in pair]
-        if len(texts) > 1:
-            problems.append(f"contrasts: {' and '.join(pair)} read different texts.")
-    pairs = {frozenset(pair) for pair in contrasts}
-    if len(pairs) < len(contrasts) or any(len(pair) < 2 for pair in pairs):
-        problems.append("contrasts: expected different pairs of different arms.")
-    return [problem for problem in problems if problem]
-
-
-def _unknown_side(name: str, arms: Mapping[str, Arm], depths: Sequence[int]) -> str:
-    """Why one side of a contrast is nothing that runs are judged by; empty where it is."""
-    arm = arm_of(name)
-    if arm not in arms:
-        return f"contrasts: there is no arm {arm!r}. {nearest(arm, arms)}"
-    if name not in (arm, *(at_depth_name(arm, depth) for depth in depths)):
-        known = ", ".join(map(str, depths)) or "none"
-        return f"contrasts: {name} is an arm at a depth, and the plan's depths are: {known}."
-    return ""
-
-
 def _read_arms(base: Any, tables: Any, plugins: Any, problems: list[str]) -> tuple[Arm, ...]:
     if not isinstance(base, Mapping):
         problems.append(f"base is {base!r}; expected the fields of a run.")
@@ -514,15 +472,6 @@ def _read_sweep(table: Any, problems: list[str]) -> Sweep | None:
     with _collected(problems, "sweep"):
         return from_dict(Sweep, table) if isinstance(table, Mapping) else None
     return None
-
-
-def _read_contrasts(given: Any, problems: list[str]) -> tuple[Pair, ...] | None:
-    if given is None:
-        return None
-    if not isinstance(given, list) or not all(isinstance(p, list) and len(p) == 2 for p in given):
-        problems.append(f"contrasts is {given!r}; expected a list of pairs, [[ARM, ARM], ...].")
-        return None
-    return tuple((str(first), str(second)) for first, second in given)
 
 
 def _read_depths(given: Any, problems: list[str]) -> tuple[int, ...]:

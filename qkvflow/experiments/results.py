@@ -19,7 +19,8 @@ from qkvflow.config.strict import to_dict
 from qkvflow.config.yaml_files import yaml_text
 from qkvflow.experiments import store
 from qkvflow.experiments.baselines import read_baselines
-from qkvflow.experiments.plan import Arm, Pair, Plan
+from qkvflow.experiments.contrasts import Pair
+from qkvflow.experiments.plan import Arm, Plan
 from qkvflow.experiments.records import (
     Choice,
     Choices,

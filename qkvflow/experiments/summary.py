@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from qkvflow import statistics
-from qkvflow.experiments.plan import Pair, Plan, at_depth_name
+from qkvflow.experiments.contrasts import Pair, at_depth_name
+from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Costs, Failed, Finished, Json, Point, Record, by_arm, finished
 from qkvflow.statistics import Interval, Sample, summarise
 

@@ -97,13 +97,15 @@ def _computed(left: Array, right: Array, *, left_axis: int, right_axis: int) -> 
         left, left_axis = _in_memory(left.mT), -1
     batch = tuple(range(left.ndim - 2))
     contracted = ((left.ndim + left_axis,), (right.ndim + right_axis,))
-    return lax.dot_general(
+    found = lax.dot_general(
         left, right, (contracted, (batch, batch)), preferred_element_type=jnp.float32
     )
+    # Else a transposition of it becomes part of the product, and XLA's CPU backend refuses that.
+    return _in_memory(found) if jax.default_backend() == "cpu" else found
 
 
 def _in_memory(x: Array) -> Array:
-    """The same, with its last axis contiguous: else transposing would be left to the product."""
+    """The same, with its last axis contiguous: transposing is not left to the product."""
     return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 

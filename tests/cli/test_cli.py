@@ -48,7 +48,7 @@ def test_help_of_a_command_explains_its_options(capsys):
     assert stop.value.code == 0
     printed = capsys.readouterr().out
     assert "--learning-rate" in printed
-    assert "Training steps of each model." in printed
+    assert "Training steps per model." in printed
 
 
 def test_a_configuration_that_cannot_be_is_a_sentence_and_no_traceback(capsys):

@@ -19,7 +19,7 @@ from qkvflow.models import adapter_paths, unroll
 from qkvflow.models.paths import arrays_of
 from qkvflow.models.storage import save_model
 from qkvflow.nn.time_embed import layer_times
-from qkvflow.train import load_model
+from qkvflow.train import Sink, load_model
 from qkvflow.train.resume import own_text
 from tests.support import difference, random_model, small_config
 from tests.train.support import records, tiny_run, tiny_tuning, trained_base
@@ -190,16 +190,10 @@ def test_the_adaptive_integrator_has_no_other_depth(base, tmp_path):
 def test_unknown_characters_are_counted(base, tmp_path):
     notes = []
 
-    class Notes:
+    class Notes(Sink):
         def write(self, record):
             if record["kind"] == "note":
                 notes.append(record["text"])
-
-        def tick(self, step, loss):
-            pass
-
-        def close(self):
-            pass
 
     text = tmp_path / "other.txt"
     text.write_text("weights are curves " * 300 + "ü" + "weights are curves " * 200)

@@ -43,6 +43,15 @@ def test_gradients_are_within_a_hundredth_of_those_in_float32(name, flavour):
     assert 1e-5 < error < 0.01, f"{error}"
 
 
+def test_a_tied_head_has_gradients():
+    config = small_config(flavour="modern", tie_embeddings=True)
+    model = random_model("standard", config, scale=0.1)
+    ids = token_ids(config)
+    exact = gradients(model, ids)
+    error = np.linalg.norm(gradients(in_type(model, "mixed"), ids) - exact) / np.linalg.norm(exact)
+    assert 1e-5 < error < 0.01, f"{error}"
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_no_position_sees_a_later_one_or_another_row(name):
     model = random_model(name, small_config(flavour="modern", compute_dtype="mixed"))

@@ -358,18 +358,17 @@ def test_a_damaged_trained_model_without_checkpoints_is_a_sentence(done, tmp_pat
 FULL_DISK = """
 import resource, signal, sys
 from qkvflow.files import FileError
-from qkvflow.train import train
+from qkvflow.train import Sink, train
 from tests.train.support import tiny_run
 text, out, limit = sys.argv[1:]
 run = tiny_run(text, save_every=2, eval_every=100, steps=6)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-class Fill:
+class Fill(Sink):
     def tick(self, step, loss):
         if step == 3:  # the checkpoint after step 2 is being written or there; later ones do not fit
             store[0].wait()
             resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
     def write(self, record): pass
-    def close(self): pass
 from qkvflow.train import loop
 store = []
 class Watched(loop.CheckpointStore):

@@ -237,7 +237,7 @@ def test_an_update_that_is_not_finite_is_no_success(text, tmp_path, steps):
         train(run, tmp_path / "out")
     assert ("the last step was not applied" in str(error.value)) == (steps == 2)
     notes = [record["text"] for record in records(tmp_path / "out", "note")]
-    assert len(notes) == min(steps, 3)
+    assert len([note for note in notes if note.startswith("Step ")]) == min(steps, 3)
     assert "with them parameters or the optimizer's state would not be finite" in notes[0]
     assert not (tmp_path / "out" / "final").exists()
     write_run(run, tmp_path / "run.yaml")
