@@ -7,6 +7,7 @@ one version of the compiler, so that each has a directory of its own; nothing wa
 import hashlib
 import json
 import os
+import warnings
 from pathlib import Path
 
 import jax
@@ -31,6 +32,8 @@ def keep_compiled() -> None:
     jax.config.update("jax_compilation_cache_dir", str(directory))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", SHORTEST)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    # Another process may be writing what this one reads, which then compiles it itself.
+    warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry")
 
 
 def directory_of_programs() -> Path:

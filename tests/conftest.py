@@ -91,6 +91,11 @@ def all_cores():
     os.sched_setaffinity(0, own)
 
 
+def pytest_sessionfinish():
+    """The end of the process need not look for cycles, either."""
+    gc.freeze()
+
+
 def pytest_runtest_teardown():
     """Forget compiled programs now and then: a process may hold only so many memory mappings."""
     global _finished
