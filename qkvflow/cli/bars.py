@@ -56,7 +56,7 @@ def clock(seconds: float) -> str:
 def duration(seconds: float) -> str:
     """A time in words, as roughly as it is known.
 
-    Example:
+    Examples:
         >>> [duration(seconds) for seconds in (4, 50, 200, 5000, 20000)]
         ['about 10 seconds', 'about 50 seconds', 'about 3 minutes', 'about 83 minutes', 'about 6 hours']
     """

@@ -143,7 +143,7 @@ def stream(
     or many calls. With drafts tokens come a round at a time. When the longest sequence is full, the
     second half of it is the prompt from which it goes on, the n-th time with `fold_in(key, n)`.
 
-    Example:
+    Examples:
         >>> import haliax as hax, jax
         >>> from qkvflow.config import Gpt2Config
         >>> from qkvflow.models import NeuralODELM
