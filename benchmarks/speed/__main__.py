@@ -96,11 +96,12 @@ def _measure_once(progress: Progress) -> dict[str, Any]:
     task = progress.add_task("Starting and compiling", total=1 + len(depths) * len(MODELS))
     found: dict[str, Any] = costs.startup(runs=7)
     progress.advance(task)
-    found["compile_seconds"] = {}
+    starts = ("compile_seconds", "second_start_seconds")
+    found |= {start: {name: {} for name in MODELS} for start in starts}
     for name in MODELS:
-        found["compile_seconds"][name] = {}
         for depth in depths:
-            found["compile_seconds"][name][str(depth)] = costs.compile_seconds(name, depth)
+            for start, seconds in zip(starts, costs.compile_seconds(name, depth), strict=True):
+                found[start][name][str(depth)] = seconds
             progress.advance(task)
     found["memory"] = costs.memory_table((6, 12, 48))
     return found
