@@ -1,6 +1,7 @@
 """What is asked of a generator: whether it can be done, and prompts as rows of plain arrays."""
 
 import haliax as hax
+import jax
 import jax.numpy as jnp
 import numpy as np
 from haliax import Axis, NamedArray
@@ -78,3 +79,17 @@ def as_text(rows: Array, ids: NamedArray) -> NamedArray:
     """Rows [batch, position] of a longer text with the axes of the prompt that they came from."""
     Position = Axis("position", rows.shape[1])
     return hax.named(rows.reshape(*ids.array.shape[:-1], -1), (*ids.axes[:-1], Position))
+
+
+def next_window(text: np.ndarray, end: int, longest: int) -> tuple[np.ndarray, int]:
+    """What a model sees of a text [..., position] that goes on to `end`; how many tokens fit behind it.
+
+    When the longest sequence is full, it goes on from the second half of it.
+    """
+    window = text if text.shape[-1] < longest else text[..., -(longest // 2) :]
+    return window, min(end - text.shape[-1], longest - window.shape[-1])
+
+
+def key_of_window(key: Array, number: int) -> Array:
+    """The first window has the key itself, so that a text which fits has that of `generate`."""
+    return jax.random.fold_in(key, number) if number else key

@@ -16,7 +16,14 @@ from qkvflow.generate.choosing import choose_token, token_probabilities
 from qkvflow.generate.drafts import Drafted, share_to_pay, tokens_with_drafts
 from qkvflow.generate.early import Stopped, tokens_stopping_early
 from qkvflow.generate.layerwise import tokens_one_by_one
-from qkvflow.generate.request import as_rows, as_text, check_request, draft_problems
+from qkvflow.generate.request import (
+    as_rows,
+    as_text,
+    check_request,
+    draft_problems,
+    key_of_window,
+    next_window,
+)
 from qkvflow.models import LanguageModel
 from qkvflow.models.early import check_early
 
@@ -59,9 +66,8 @@ class Stream(Iterator[NamedArray]):
         for number in itertools.count():
             if text.shape[1] == end:
                 return
-            window = text if text.shape[1] < longest else text[:, -(longest // 2) :]
-            new = min(end - text.shape[1], longest - window.shape[1])
-            own = jax.random.fold_in(key, number) if number else key
+            window, new = next_window(text, end, longest)
+            own = key_of_window(key, number)
             for block in self._window(jnp.asarray(window), ids, new, own, room):
                 text = np.concatenate([text, block], axis=1)
                 yield as_text(jnp.asarray(block), ids)

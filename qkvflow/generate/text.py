@@ -16,7 +16,7 @@ from qkvflow.generate.choosing import choose_token
 from qkvflow.generate.drafts import generate_with_drafts
 from qkvflow.generate.early import generate_stopping_early
 from qkvflow.generate.plain import continue_rows
-from qkvflow.generate.request import as_rows, as_text, check_request
+from qkvflow.generate.request import as_rows, as_text, check_request, key_of_window, next_window
 from qkvflow.models import LanguageModel
 
 _Text = TypeVar("_Text", NamedArray, str)
@@ -95,12 +95,12 @@ def _generate_text(
         problem = f"the prompt is a text, and a text needs {needs}."
         raise ConfigError("Nothing can be generated like this:", [problem])
     ids = np.asarray(tokenizer.encode(prompt), np.int32)
-    begun = len(ids)
-    while len(ids) < begun + count:
-        context = ids if len(ids) < longest else ids[-(longest // 2) :]
-        more = min(begun + count - len(ids), longest - len(context))
-        key, own = (None, None) if key is None else jax.random.split(key)
+    begun, end, number = len(ids), len(ids) + count, 0
+    while len(ids) < end:
+        context, more = next_window(ids, end, longest)
+        own = None if key is None else key_of_window(key, number)
         named = hax.named(jnp.asarray(context)[None], ("batch", "position"))
         whole = generate(model, named, more, key=own, **how)
         ids = np.concatenate([ids, np.asarray(whole.array)[0, len(context) :]])
+        number += 1
     return prompt + tokenizer.decode(ids[begun:])

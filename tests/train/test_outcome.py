@@ -5,12 +5,16 @@ import io
 import sys
 import types
 
+import haliax as hax
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 from qkvflow.config import ConfigError, RunConfig
 from qkvflow.files import FileError
-from qkvflow.generate import generate
+from qkvflow.generate import generate, stream
 from qkvflow.progress import drawing, in_notebook, progress
 from qkvflow.train import Outcome, train
 from qkvflow.train.watching import Bar
@@ -45,6 +49,15 @@ def test_the_model_writes_text_longer_than_its_window(outcome):
     assert text.startswith("weights ") and len(text) == len("weights ") + 12
     assert len(text) > outcome.model.config.max_position_embeddings
     assert text == outcome.generate("weights ", 12) != outcome.generate("weights ", 12, seed=1)
+
+
+def test_a_text_is_what_its_stream_says_window_by_window(outcome):
+    model, tokenizer, key = outcome.model, outcome.tokenizer, jax.random.key(5)
+    whole = generate(model, "weights ", 30, tokenizer=tokenizer, key=key)
+    ids = hax.named(jnp.asarray(tokenizer.encode("weights "), jnp.int32)[None], ("batch", "position"))
+    assert model.config.max_position_embeddings < 30
+    blocks = [block.array for block in stream(model, ids, 30, key=key)]
+    assert whole == "weights " + tokenizer.decode(np.concatenate(blocks, axis=1)[0])
 
 
 def test_a_text_needs_the_tokenizer(outcome):
