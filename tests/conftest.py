@@ -54,7 +54,11 @@ LONG = (
     *(f"train/test_{of}.py" for of in ("outcome", "parallel", "start", "step")),
 )
 """Tests that train, run commands, open browsers or compile much: `make quick` leaves them out."""
+MAPPINGS = Path("/proc/self/maps")
+MOST_MAPPINGS = 10_000
+"""Of memory, in a process, before compiled programs are forgotten: Linux allows 65,530."""
 TESTS_BETWEEN_CLEARING = 20
+"""Where mappings cannot be counted."""
 CAN_PIN = hasattr(os, "sched_setaffinity")  # not on macOS
 CORES = sorted(os.sched_getaffinity(0)) if CAN_PIN else []
 _finished = 0
@@ -97,9 +101,15 @@ def pytest_sessionfinish():
 
 
 def pytest_runtest_teardown():
-    """Forget compiled programs now and then: a process may hold only so many memory mappings."""
+    """Forget compiled programs where they become too many: every one holds several memory mappings."""
     global _finished
     _finished += 1
-    if _finished % TESTS_BETWEEN_CLEARING == 0:
+    if _has_too_many_programs():
         jax.clear_caches()
         gc.collect()
+
+
+def _has_too_many_programs():
+    if not MAPPINGS.is_file():
+        return _finished % TESTS_BETWEEN_CLEARING == 0
+    return MAPPINGS.read_bytes().count(b"\n") > MOST_MAPPINGS

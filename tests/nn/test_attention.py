@@ -13,7 +13,7 @@ from qkvflow.nn.attention import (
     attention_to_all,
     causal_attention,
     fused_attention,
-    rotary_angles,
+    rotary_turns,
     rotate,
 )
 from tests.support import difference, randomised, small_config
@@ -89,17 +89,27 @@ def test_rotary_scores_depend_on_the_distance_only():
     q, k = jax.random.normal(jax.random.key(0), (2, 1, D))
 
     def score(i, j):
-        turned_q = rotate(q[None], rotary_angles(1, i, D, 100.0))
-        turned_k = rotate(k[None], rotary_angles(1, j, D, 100.0))
+        turned_q = rotate(q[None], rotary_turns(1, i, D, 100.0))
+        turned_k = rotate(k[None], rotary_turns(1, j, D, 100.0))
         return float(jnp.sum(turned_q * turned_k))
 
     assert abs(score(9, 5) - score(104, 100)) < 1e-4
     assert abs(score(9, 5) - score(9, 6)) > 1e-3
 
 
+def test_positions_that_are_known_are_turned_by_constants():
+    """To the bit those of positions that are not known; no cosine is left to compute in a step."""
+    known = lambda: rotary_turns(T, 3, D, 100.0)  # noqa: E731
+    given = jax.jit(lambda offset: rotary_turns(T, offset, D, 100.0))
+    assert "cos" not in str(jax.make_jaxpr(known)())
+    assert "cos" in str(jax.make_jaxpr(given)(3))
+    for constant, computed in zip(known(), given(3)):
+        np.testing.assert_array_equal(constant, computed)
+
+
 def test_rotation_keeps_lengths():
     x = jax.random.normal(jax.random.key(0), (T, D))
-    turned = rotate(x, rotary_angles(T, 3, D, 100.0))
+    turned = rotate(x, rotary_turns(T, 3, D, 100.0))
     assert difference(jnp.sum(x**2, -1), jnp.sum(turned**2, -1)) < 1e-5
 
 
