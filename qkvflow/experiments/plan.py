@@ -261,7 +261,9 @@ class Plan(Config):
     def fields(self) -> dict[str, Any]:
         """The plain tables that `Plan.of` makes this plan of."""
         fields = to_dict(self)
-        for name in ("contrasts", "depths", "depth_tokens", "trial"):
+        if self.contrasts is None:  # none at all: all pairs are compared
+            del fields["contrasts"]
+        for name in ("depths", "depth_tokens", "trial"):
             if not getattr(self, name):
                 del fields[name]
         return {**fields, "arms": {arm.name: dict(arm.changes) for arm in self.arms}}

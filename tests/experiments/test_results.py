@@ -91,6 +91,15 @@ def test_a_directory_keeps_its_reference_unless_another_is_named(done, text):
     assert read_experiment(out).plan.reference == "gated"
 
 
+def test_arms_without_the_others_of_their_contrasts_go_on_and_find_them_later(text, tmp_path):
+    plan = Plan.of(tiny_fields(text, contrasts=[["gated", "standard"]]))
+    for _ in range(2):  # the second time it goes on
+        save_plan(plan.with_arms(["gated"]), tmp_path)
+        assert Plan.of(read_yaml(tmp_path / "plan.yaml")).contrasts == ()
+    save_plan(plan, tmp_path)
+    assert Plan.of(read_yaml(tmp_path / "plan.yaml")).contrasts == (("gated", "standard"),)
+
+
 def test_processes_that_add_arms_at_once_lose_none(text, tmp_path):
     arms = [f"arm-{i}" for i in range(8)]
     plans = [Plan.of(tiny_fields(text, arms={arm: {"model": "shared"}}, reference=arm)) for arm in arms]
