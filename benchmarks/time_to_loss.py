@@ -47,7 +47,7 @@ TURN = 25
 """Steps between evaluations."""
 EVALUATED = 65_536
 """Tokens of the valid split, evenly spaced."""
-STEPS = 300
+STEPS = 250
 """Length of our run."""
 RATES = (1e-3, 2e-3, 4e-3, 8e-3)
 LENGTHS = (1000, 1500, 2000)
