@@ -22,6 +22,7 @@ from qkvflow.nn import stream
 from qkvflow.nn.attention import Attention as Attention
 from qkvflow.nn.connections import Connection, others_unchanged, read, worked_on, written
 from qkvflow.nn.context import PLAIN, Context
+from qkvflow.nn.conv import ShortConv as ShortConv
 from qkvflow.nn.depth import LayerPlan, Tableau
 from qkvflow.nn.linear import Linear, dropout
 from qkvflow.nn.mlp import MLP as MLP

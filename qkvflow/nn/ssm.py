@@ -22,18 +22,21 @@ import haliax as hax
 import jax
 import jax.numpy as jnp
 from haliax import Axis, NamedArray
-from jax import Array, lax
+from jax import Array
 
 from qkvflow.config import Gpt2Config
 from qkvflow.config.strict import RATIO, Bound, Positive, Size
 from qkvflow.config.variants import PARTS, Part
 from qkvflow.nn.context import PLAIN, Context
+from qkvflow.nn.conv import WIDEST
 from qkvflow.nn.linear import Linear
 from qkvflow.nn.mlp import ACTIVATION
 from qkvflow.nn.norm import Norm
 from qkvflow.nn.parameters import Table, parameters_inside
+from qkvflow.nn.slots import left_after, number_kept, with_left
 from qkvflow.nn.ssm_scan import (
     causal_conv,
+    inputs_after,
     inverse_softplus,
     scan_by_chunks,
     scan_keeping_states,
@@ -46,18 +49,12 @@ CHANNELS = "ssm_channels"
 """The axis of what the convolution mixes: x, B and C."""
 HEAD_SIZE = 64
 """Channels of a head where nothing else is said."""
-WIDEST_CONV = 64
-"""Positions that the convolution may see; each is written out in the program."""
 DECAY = 5
 """Operations of a decay inside of a chunk for each element."""
 
 
 class SsmCache(eqx.Module):
-    """What the past leaves behind: the last inputs of the convolution, and the state.
-
-    What n positions leave is in slot n modulo the number of slots, so that with several slots a text
-    can be taken up again from any of its last positions: the offset of the next ones says from which.
-    """
+    """What the past leaves behind: the last inputs of the convolution, and the state; see `slots`."""
 
     past: Array
     """[slots, batch, width - 1, channels]"""
@@ -66,22 +63,11 @@ class SsmCache(eqx.Module):
 
     def after(self, offset: Array | int) -> tuple[Array, Array]:
         """What `offset` positions left behind."""
-        slots = len(self.past)
-        if slots == 1:
-            return self.past[0], self.state[0]
-        slot = jnp.asarray(offset) % slots
-        return (
-            lax.dynamic_index_in_dim(self.past, slot, keepdims=False),
-            lax.dynamic_index_in_dim(self.state, slot, keepdims=False),
-        )
+        return left_after(self.past, offset), left_after(self.state, offset)
 
     def extended(self, pasts: Array, states: Array, count: Array | int) -> "SsmCache":
         """This cache with what the last positions of `count` have left, one entry for each."""
-        slots = len(self.past)
-        if slots == 1:
-            return SsmCache(pasts[-1:], states[-1:])
-        at = (jnp.asarray(count) - jnp.arange(len(pasts))[::-1]) % slots
-        return SsmCache(self.past.at[at].set(pasts), self.state.at[at].set(states))
+        return SsmCache(with_left(self.past, pasts, count), with_left(self.state, states, count))
 
 
 class SelectiveSSM(eqx.Module):
@@ -128,7 +114,7 @@ class SelectiveSSM(eqx.Module):
         rounded = context.rounded
         batch, length, _ = x.array.shape
         past, state = (cache or self.empty_cache(batch, length, x.dtype)).after(context.offset)
-        kept = 1 if cache is None or length >= len(cache.past) else length
+        kept = 1 if cache is None else number_kept(cache.past, length)
         channels = self.xbc(x, rounded=rounded).array
         signal, pasts = self._convolved(channels, past, kept, context.documents)
         inner = self.z.Out[0].size
@@ -167,9 +153,7 @@ class SelectiveSSM(eqx.Module):
         mixed, _ = causal_conv(channels, kernel, past, documents)
         if self.conv.bias is not None:
             mixed += self.conv.bias.array[None, None].astype(channels.dtype)
-        inputs, length = jnp.concatenate([past, channels], axis=1), channels.shape[1]
-        counts = range(length - kept + 1, length + 1)
-        return silu(mixed), jnp.stack([inputs[:, n : n + past.shape[1]] for n in counts])
+        return silu(mixed), inputs_after(past, channels, kept)
 
     def _scan(
         self,
@@ -205,7 +189,7 @@ class SsmPart(Part):
     """Inner width, as a multiple of the model's width."""
     head_size: Size | None = None
     """Channels that share one decay rate and step size. None: 64, or less where that does not fit."""
-    conv_width: Annotated[int, Bound(f"1 to {WIDEST_CONV}", 1, WIDEST_CONV + 1)] = 4
+    conv_width: Annotated[int, Bound(f"1 to {WIDEST}", 1, WIDEST + 1)] = 4
     """Width of the short causal convolution."""
     chunk_size: Size = 128
     """Positions per chunk of the chunked scan."""

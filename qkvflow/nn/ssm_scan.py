@@ -210,6 +210,13 @@ def causal_conv(
     return sum(taps, jnp.zeros_like(x)), padded[:, length:]
 
 
+def inputs_after(past: Array, x: Array, kept: int) -> Array:
+    """What a next call needs as its past, after each of the last positions of x: [kept, ...]."""
+    inputs, length = jnp.concatenate([past, x], axis=1), x.shape[1]
+    counts = range(length - kept + 1, length + 1)
+    return jnp.stack([inputs[:, n : n + past.shape[1]] for n in counts])
+
+
 def _on_tokens(channels: Array, x: Array) -> Array:
     """A vector over channels for every token of x [b,t,channel]; its gradient sums over one axis."""
     tokens = x.shape[0] * x.shape[1]
