@@ -120,8 +120,9 @@ def phi_interval(
     fewest = min(len(own) for own in samples)
     if fewest < 2:
         raise ValueError("a model has one seed; expected at least 2 of each, whose spread can be seen")
-    best = fit_loop_law(*models, [own.mean() for own in samples])
-    rng, least = np.random.default_rng(seed), min(own.mean() for own in samples)
+    means = np.array([own.mean() for own in samples])
+    best = fit_loop_law(once, loop, visits, means)
+    rng, least = np.random.default_rng(seed), float(means.min())
     start = (best.irreducible / least, best.alpha, best.phi)
     drawn = [_fit(models, _drawn(samples, rng), start).phi for _ in range(resamples)]
     low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])

@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import re
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -33,6 +35,7 @@ from qkvflow.train.step import Learner
 from tests.support import WEIGHTS, difference, random_model, small_config
 from tests.train.support import tiny_run, tiny_tuning, trained_base, write_text
 
+ROOT = Path(__file__).parents[2]
 DEPTHS = (2, 4, 8)
 
 
@@ -211,6 +214,14 @@ def test_the_start_of_a_tuned_model_is_its_base(run, tmp_path):
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         finetune(tiny_tuning(run, data, method="full", steps=2), tmp_path / "tuned")
     assert difference(initial_model(tmp_path / "tuned"), qkvflow.load(run)) == 0.0
+
+
+def test_the_example_of_the_page_runs(run):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "theory.md").read_text(), re.DOTALL)
+    names = {}
+    exec(code.replace("runs/first", str(run)), names)
+    distance = movements(qkvflow.load(run), initial_model(run))["all"].distance
+    assert names["gap"] == pac_bayes_gap(distance**2 / 2e-4, 10_000)
 
 
 def test_the_command_prints_the_distance(run, tmp_path, capsys):

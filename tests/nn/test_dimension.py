@@ -186,6 +186,23 @@ def test_what_every_family_has_is_no_more_than_its_parameters_and_the_entries():
             assert Weight.dimension(curve, times) == bound
 
 
+def test_parameters_of_a_map_as_the_covering_bound_counts_them():
+    """The table of docs/theory.md, at n = 3, m = 4, T = 2, F = 3, R = 3, of five layers."""
+    expected = {
+        "shared": 12,
+        "per_layer": 5 * 12,
+        "looped": 3 * 12,
+        "gated by input": 12 + 3 * (2 + 1) + 2 * (3 + 1),
+        "gated by output": 12 + 4 * (2 + 1) + 2 * (3 + 1),
+        "gated by element": 12 + 12 * (2 + 1) + 2 * (3 + 1),
+        "rank 3": 12 + 3 * (3 + 4) + 3 * (2 + 1) + 2 * (3 + 1),
+        "generated": (2 + 1) * 12 + 2 * (2 + 1) + 2 * (3 + 1),
+    }
+    for name, count in expected.items():
+        curve, _ = curve_of(FAMILIES[name], **SIZES["two units"])
+        assert size(eqx.filter(curve, eqx.is_inexact_array)) == count, name
+
+
 def units_of(embedding, units):
     """What an affine map makes of features, as a function of all its arrays and the embedding's."""
     noise = np.random.default_rng(0)
