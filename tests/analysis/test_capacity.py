@@ -26,7 +26,7 @@ from qkvflow.analysis.capacity import (
     times_of,
 )
 from qkvflow.cli.main import main
-from qkvflow.config import ConfigError
+from qkvflow.config import ConfigError, Gpt2Config
 from qkvflow.finetune import finetune
 from qkvflow.models import build_model, count_parameters
 from qkvflow.models.paths import arrays_of
@@ -63,6 +63,18 @@ def test_dimensions_of_a_model_grow_with_depth_as_the_table_says(weights):
     if weights in ("generated", "gated", "low_rank"):
         assert parameters[0] == parameters[2], "time networks know no depth"
         assert dimension[2] < entries[2] and dimension[0] > entries[0] / 2
+
+
+def test_dimensions_of_the_named_models_at_the_default_config():
+    def of(name):
+        shapes = eqx.filter_eval_shape(build_model, name, Gpt2Config(), key=jax.random.key(0))
+        return total(shapes)
+
+    standard, shared = of("standard"), of("shared")
+    dimension, parameters, _ = of("tong_neuralode")
+    assert dimension == standard[0] == standard[2]
+    assert 10 < parameters / dimension < 11
+    assert 1.01 < of("time_indexed_mlp")[0] / shared[0] < 1.02
 
 
 def test_dimensions_are_of_all_parameters_of_the_layers():
