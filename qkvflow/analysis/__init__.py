@@ -1,9 +1,14 @@
-"""How a model is understood: spectra, Lyapunov exponents, trajectories, modulation.
+"""How a model is understood: spectra, Lyapunov exponents, trajectories, modulation, capacity.
 
 Arrays in, arrays out. `ANALYSES` has whole analyses by name, with their numbers, figures and text
 (`studies`, one file each).
 """
 
+from qkvflow.analysis.capacity import movements as movements
+from qkvflow.analysis.capacity import pac_bayes_gap as pac_bayes_gap
+from qkvflow.analysis.capacity import perturbed as perturbed
+from qkvflow.analysis.capacity import roughness as roughness
+from qkvflow.analysis.capacity import stacks as stacks
 from qkvflow.analysis.circuits import Circuit as Circuit
 from qkvflow.analysis.circuits import circuits_of as circuits_of
 from qkvflow.analysis.circuits import modulators as modulators

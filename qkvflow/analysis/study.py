@@ -47,6 +47,8 @@ class Subject:
     """Passes of refinement of the exponents."""
     probes: int | None = 64
     """Directions of the sensitivity; None or the model's width: all of them, exactly."""
+    initial: LanguageModel | None = None
+    """The model before training; None where it is not known."""
 
 
 @dataclass(frozen=True)

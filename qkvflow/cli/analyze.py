@@ -1,4 +1,4 @@
-"""Look inside a trained model: spectra, Lyapunov exponents, trajectories, modulation.
+"""Look inside a trained model: spectra, Lyapunov exponents, trajectories, modulation, capacity.
 
     qkvflow analyze all --checkpoint runs/first --out analysis
     qkvflow analyze lyapunov --checkpoint runs/first --text "The river is" --data wikitext-2
@@ -9,7 +9,7 @@ arrays, OUT/*.json the main numbers. A text is followed token by token; --data a
 corpus, with intervals.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -44,7 +44,7 @@ from qkvflow.nn.time_embed import layer_times
 from qkvflow.progress import elapsed
 from qkvflow.report.table import Table, to_terminal
 from qkvflow.train import load_model, read_tokenizer
-from qkvflow.train.resume import own_text
+from qkvflow.train.resume import initial_model, own_text
 
 TEXT = "A layer is a time, and its weights are a curve over depth."
 LONGEST_WINDOW = 128
@@ -55,8 +55,8 @@ class Options:
     """Options of `qkvflow analyze`."""
 
     what: tyro.conf.Positional[str]
-    """Analysis to run: lyapunov, trajectory, spectra, modulation, one that a plugin registers, or
-    all."""
+    """Analysis to run: lyapunov, trajectory, spectra, modulation, capacity, one that a plugin
+    registers, or all."""
     checkpoint: Path
     """Directory of a run, of a checkpoint, or of an exported model."""
     out: Path = Path("analysis")
@@ -103,6 +103,9 @@ def run(options: Options) -> None:
         tokenizer = read_tokenizer(options.checkpoint)
     data = _open(options, tokenizer)
     subject = subject_of(options, model, tokenizer, data)
+    if options.what in ("all", "capacity"):
+        initial = initial_model(options.checkpoint)
+        subject = replace(subject, initial=None if initial is None else in_float32(initial))
     names, notes = applicable(options.what, subject)
     notes = _unknown(options, tokenizer, data) + notes
     title = f"Analysis of {options.checkpoint.resolve().name}"

@@ -16,7 +16,7 @@ from haliax import Axis, NamedArray
 from jax import Array
 
 from qkvflow.config import Gpt2Config
-from qkvflow.nn.linear import Linear
+from qkvflow.nn.linear import Linear, size_of
 from qkvflow.nn.parameters import Table, changed, parameters_inside
 
 Time = float | np.ndarray | Array
@@ -52,6 +52,22 @@ class TimeEmbedding(eqx.Module):
     def at(self, t: Time) -> Array:
         """The features at t."""
 
+    def freedom(self, units: int, times: int) -> int:
+        """Dimension of what an affine map to so many units makes of the features of so many times.
+
+        Of known features: every unit is any vector in the span of the features and of 1.
+        """
+        return units * min(times, self.features + 1)
+
+    def distinct(self, times: int) -> int:
+        """How many of so many times have features of their own."""
+        return times
+
+    @property
+    @abstractmethod
+    def features(self) -> int:
+        """How many features a time has."""
+
 
 class Sinusoidal(TimeEmbedding):
     """Fixed features [t, sin(w t), cos(w t)], w_k = w_0 * 10000^(-k / K); w_0 = 1000 in Tong et al."""
@@ -63,6 +79,10 @@ class Sinusoidal(TimeEmbedding):
         frequency = self.highest * np.exp(-math.log(10000.0) * np.arange(self.count) / self.count)
         return _fourier(t, jnp.asarray(frequency, jnp.float32))
 
+    @property
+    def features(self) -> int:
+        return 2 * self.count + 1
+
 
 class LearnedFourier(TimeEmbedding):
     """Features [t, sin(2 pi w t), cos(2 pi w t)] with learned frequencies w, normal at the start."""
@@ -71,6 +91,14 @@ class LearnedFourier(TimeEmbedding):
 
     def at(self, t: Time) -> Array:
         return _fourier(t, 2 * math.pi * self.frequency.array)
+
+    def freedom(self, units: int, times: int) -> int:
+        """The frequencies are learned, too."""
+        return min(units * times, super().freedom(units, times) + self.frequency.size)
+
+    @property
+    def features(self) -> int:
+        return 2 * self.frequency.size + 1
 
 
 class LayerVector(TimeEmbedding):
@@ -82,6 +110,15 @@ class LayerVector(TimeEmbedding):
     def at(self, t: Time) -> Array:
         return jnp.take(self.table.array, layer_index(t, self.knots), axis=0)
 
+    def freedom(self, units: int, times: int) -> int:
+        """All matrices [times, units] that have, less their means, the rank of the features at most."""
+        rank = min(self.features, units, times - 1)
+        return units + rank * (times - 1 + units - rank)
+
+    @property
+    def features(self) -> int:
+        return self.table.array.shape[-1]
+
 
 class OneTime(TimeEmbedding):
     """An embedding that is told one half in every layer: a control."""
@@ -90,6 +127,14 @@ class OneTime(TimeEmbedding):
 
     def at(self, t: Time) -> Array:
         return self.told.at(jnp.full(np.shape(t), 0.5, jnp.float32))
+
+    def distinct(self, times: int) -> int:
+        """All are told one time."""
+        return 1
+
+    @property
+    def features(self) -> int:
+        return self.told.features
 
 
 def _fourier(t: Time, frequency: Array) -> Array:
@@ -143,6 +188,20 @@ class TimeNetwork(eqx.Module):
         times = tuple(Axis("layers", n) for n in features.shape[:-1])
         hidden = self.hidden(hax.named(features, times + self.hidden.In))
         return self.out(hax.named(jax.nn.silu(hidden.array), hidden.axes)).array
+
+    @property
+    def units(self) -> int:
+        """Hidden units."""
+        return size_of(self.hidden.Out)
+
+    def freedom(self, times: int) -> int:
+        """Dimension of what the units span, together with 1, at so many times: of a set of subspaces.
+
+        The output layer takes any combinations, so that units count up to combinations: T of them
+        span at most T (L - 1 - T) dimensions of subspaces of L times.
+        """
+        spans = self.units * max(0, times - 1 - self.units)
+        return min(spans, self.embedding.freedom(self.units, times))
 
     def parameters(self) -> Table:
         """All its arrays are of one group, and none decays."""

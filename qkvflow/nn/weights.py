@@ -67,6 +67,15 @@ class Weight(eqx.Module):
         """Floating-point operations that make the value at one time."""
         return 0
 
+    def dimension(self, times: Time) -> int:
+        """Dimension of the set of stacks (W(t_1), ..., W(t_L)) that its parameters reach.
+
+        It is the rank of the derivative of the stack by the parameters, at almost all of them. Here it
+        is what no family exceeds, and tables and constants reach: all parameters, or all entries.
+        """
+        own = size(self)
+        return min(own, np.size(times) * size(value_of(self))) if own else 0
+
     def modulators(self, times: Time) -> dict[str, Array]:
         """What modulates the weights over depth, by name: arrays with a leading axis of times."""
         return {}

@@ -25,12 +25,18 @@ from qkvflow.data import (
     windows_per_epoch,
 )
 from qkvflow.files import FileError, expanded
-from qkvflow.models import build_model
+from qkvflow.models import LanguageModel, build_model
 from qkvflow.models.paths import Arrays, arrays_of
 from qkvflow.models.storage import check_model, read_about, shape_problems
 from qkvflow.train.checkpoints import RECORD, newest_good, read_record
-from qkvflow.train.run_files import checkpoint_paths, find_models, model_directories, read_tokenizer
-from qkvflow.train.start import starting_tokenizer
+from qkvflow.train.run_files import (
+    checkpoint_paths,
+    find_models,
+    load_model,
+    model_directories,
+    read_tokenizer,
+)
+from qkvflow.train.start import starting_model, starting_tokenizer
 
 FREE = (
     *("eval_every", "save_every", "keep", "log_every", "trackers", "plugins", "least_coverage"),
@@ -117,6 +123,26 @@ def find_run(path: str | os.PathLike[str]) -> RunConfig | None:
         if place.name == "final" and (place.parent / "run.yaml").is_file():
             return recorded_run(place.parent / "run.yaml")
     return None
+
+
+def initial_model(path: str | os.PathLike[str]) -> LanguageModel | None:
+    """The model as it was before its run began; None of one that was imported or exported.
+
+    Fresh weights are a function of the run's seed, and those of a base are read again.
+
+    Raises:
+        FileError: the base of a run is missing, or another one than the run began with.
+    """
+    run = find_run(path)
+    if run is None:
+        return None
+    directory = find_models(expanded(path))[0].resolve()
+    named = directory.name.removeprefix("seed-") if run.seeds > 1 else ""
+    seed = int(named) if named.isdigit() else run.seed
+    if run.start is not None:
+        return starting_model(run, seed)
+    config = load_model(directory).config
+    return eqx.filter_jit(build_model)(run.model, config, key=jax.random.key(seed))
 
 
 def text_digest(path: str | os.PathLike[str]) -> str | None:

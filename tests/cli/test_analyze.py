@@ -58,13 +58,13 @@ def test_all_of_a_model_with_a_corpus(plain, tmp_path, capsys):
         "figures",
         *(
             f"{kind}.{end}"
-            for kind in ("spectra", "lyapunov", "trajectory", "modulation")
+            for kind in ("spectra", "lyapunov", "trajectory", "modulation", "capacity")
             for end in ("npz", "json")
         ),
     }
 
 
-@pytest.mark.parametrize("kind", ["spectra", "lyapunov", "trajectory", "modulation"])
+@pytest.mark.parametrize("kind", ["spectra", "lyapunov", "trajectory", "modulation", "capacity"])
 def test_each_study_by_itself(plain, tmp_path, capsys, kind):
     options = ["--checkpoint", plain, "--out", str(tmp_path), "--times", "4", "--position", "3"]
     assert main(["analyze", kind, *options, *FEW]) == 0

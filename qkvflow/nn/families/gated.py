@@ -49,6 +49,23 @@ class Gated(Weight):
         of_gates = 2 * size(self.gates) + len(self.gates) * size(value_of(self._curve).weight)
         return self._curve.operations() + of_gates
 
+    def dimension(self, times: Time) -> int:
+        """What the base has, and for each gate what it does at the times at which its base is alike.
+
+        A gate that is constant over these times is a scale of the base. Gates on rows and on columns
+        have one scale a time in common. Exact around a map or a table of layers.
+        """
+        base, like = self._curve.dimension(times), value_of(self._curve)
+        count = self.gates[0].embedding.distinct(np.size(times))
+        free = max(0, count - base // size(like))
+        of_gates = sum(min(n * free, n * (g.units + 1) + g.freedom(count)) for g, n in self._acting())
+        columns = sum(n for _, n in self._acting()) - (len(self.gates) - 1)
+        return base + min(of_gates, columns * free)
+
+    def _acting(self) -> list[tuple[TimeNetwork, int]]:
+        """Every network, and how many gates it has."""
+        return [(network, size_of(network.out.Out)) for network in self.gates]
+
     def modulators(self, times: Time) -> dict[str, Array]:
         """The gates, one a row, a column or a weight."""
         names = [f" ({i + 1})" for i in range(len(self.gates))] if len(self.gates) > 1 else [""]

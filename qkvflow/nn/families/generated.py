@@ -7,6 +7,7 @@ import equinox as eqx
 import haliax as hax
 import jax
 import jax.numpy as jnp
+import numpy as np
 from haliax import Axis
 from jax import Array
 
@@ -44,6 +45,19 @@ class Generated(Weight):
 
     def operations(self) -> int:
         return 2 * size(self.network) + 2 * size(self.basis)
+
+    def dimension(self, times: Time) -> int:
+        """Rank r = min(T, L - 1) beside the offset, and the ways in which the coefficients can turn.
+
+        What has no offset of its own is of rank min(T, L), and 1 is in its span only by chance.
+        """
+        count, units = self.network.embedding.distinct(np.size(times)), self.network.units
+        entries = size(self.basis) // units
+        offset, rank = size(self.offset), min(units, count - 1)
+        of_rank = offset * (1 + rank) + (entries - offset) * min(units, count)
+        constants = min(units, entries - offset) if units < count else 0
+        turns = min((count - 1 - rank) * entries, self.network.freedom(count))
+        return of_rank + constants + turns
 
     def modulators(self, times: Time) -> dict[str, Array]:
         """The coefficients e(t), one a basis matrix."""

@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import haliax as hax
 import jax
+import numpy as np
 from haliax import Axis
 from jax import Array
 
@@ -17,7 +18,7 @@ from qkvflow.nn.linear import Linear, product_operations, size_of
 from qkvflow.nn.norm import Norm
 from qkvflow.nn.parameters import Table, adapter_parameters, changed, parameters_inside
 from qkvflow.nn.time_embed import Time, TimeNetwork
-from qkvflow.nn.weights import Affine, MakeLayer, Weight, map_affine, size
+from qkvflow.nn.weights import Affine, MakeLayer, Weight, map_affine, size, value_of
 
 
 class LowRank(Weight):
@@ -71,6 +72,21 @@ class LowRank(Weight):
         own = 2 * size(self.network) + product_operations(self.down, self.up)
         return self._curve.operations() + own
 
+    def dimension(self, times: Time) -> int:
+        """What the base has, and a sum of `rank` products s (x) u (x) v over its times.
+
+        Exact around a map or a table of layers up to the rank of min(n, m); a bound beyond.
+        """
+        base, like = self._curve.dimension(times), value_of(self._curve)
+        count, units = self.network.embedding.distinct(np.size(times)), self.network.units
+        rank, rows, columns = self.down.Out[0].size, size_of(like.In), size_of(like.Out)
+        free = max(0, count - base // size(like))
+        spanned = min(units, free)
+        mixed = min(rank, units, rows * columns) * (free - spanned)
+        turns = min(mixed, self.network.freedom(count)) if free else 0
+        term = _of_rank(rank, spanned, rows, columns) + turns
+        return base + min(term, free * rows * columns)
+
     def modulators(self, times: Time) -> dict[str, Array]:
         """The scales s(t), one a rank; and what modulates the base."""
         inner = {f".base{name}": m for name, m in self._curve.modulators(times).items()}
@@ -91,6 +107,17 @@ class LowRank(Weight):
         up = self.up.weight.array.reshape(scale.shape[-1], size_of(self.up.Out))
         weight = base.weight.array + ((down * scale) @ up).reshape(base.weight.array.shape)
         return eqx.tree_at(lambda m: m.weight, base, hax.named(weight, base.weight.axes))
+
+
+def _of_rank(rank: int, *sizes: int) -> int:
+    """Dimension of the arrays of three axes that are sums of `rank` products of vectors."""
+    least, *others = sorted(sizes)
+    if least == 0:
+        return 0
+    if least == 1:
+        rank = min(rank, *others)
+        return rank * (sum(others) - rank)
+    return min(least * others[0] * others[1], rank * (sum(sizes) - 2))
 
 
 @FAMILIES.register("low_rank")
