@@ -1,7 +1,7 @@
 """WikiText in its usual layouts: from a directory of this machine, else from the hub.
 
-`wikitext-2:characters=500000` has the beginning of the train split only, for runs that read a text again
-and again; what it is judged on stays whole.
+`wikitext-2:characters=500000` has the beginning of the train split only, for runs that read a text many
+times; what they are judged on stays whole.
 """
 
 import os

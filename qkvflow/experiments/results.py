@@ -41,6 +41,7 @@ from qkvflow.experiments.summary import (
     significance_tests,
     statistics_summary,
 )
+from qkvflow.experiments.sweep import setting_of, without_settings
 from qkvflow.files import FileError, write_bytes, write_json, write_text
 from qkvflow.lock import waiting
 
@@ -137,6 +138,8 @@ def _changed(there: Plan, here: Plan) -> list[str]:
         problems.append("its contrasts are others")
     if there.test and not here.test:
         problems.append("its test split is opened, here it is not")
+    if there.judge_best and not here.judge_best:
+        problems.append("its runs are judged at their best evaluation, here they are not")
     problems += [
         f"{arm.name} has other settings there"
         for arm in here.arms
@@ -155,7 +158,7 @@ def _common_contrasts(of: Plan, other: Plan) -> set[Pair] | None:
 
 
 def _is_same(there: Arm, here: Arm) -> bool:
-    ours, theirs = ((arm.parameters_of, arm.flops_of, arm.start) for arm in (here, there))
+    ours, theirs = ((arm.parameters_of, arm.flops_of, arm.start, arm.also) for arm in (here, there))
     try:
         return ours == theirs and there.run == here.run
     except ConfigError:  # it has a switch that is no longer there, which nothing here can have
@@ -232,6 +235,12 @@ def _check_records(plan: Plan, records: _Read, choices: Choices, out: Path) -> N
                 f"{where} was not trained at the learning rate that was chosen for {record.arm}. "
                 "Remove it."
             )
+        for name, value in choice.values.items() if choice is not None else ():
+            if setting_of(record.run, name) != value:
+                raise FileError(
+                    f"{where} was not trained with the {name} that was chosen for {record.arm}. Remove "
+                    "it."
+                )
 
 
 def _check_alike(found: Iterable[tuple[str, str, Any]], problem: str) -> None:
@@ -251,7 +260,7 @@ def _without_seed(run: Json) -> Json:
 
 def _planned(plan: Plan, arm: Arm) -> Json:
     """What the plan says of an arm, without what its seed, its sweep, matches and start decide."""
-    table = {name: dict(of) if isinstance(of, Mapping) else of for name, of in arm.table.items()}
+    table = without_settings(arm.table, plan.swept(arm))
     if arm.start is not None:
         adapter = table.get("architecture", {}).get("adapter")
         table |= {"architecture": {"adapter": adapter}, "start": to_dict(arm.start)}
