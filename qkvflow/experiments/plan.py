@@ -420,7 +420,7 @@ def _read_arm(name: str, base: Mapping[str, Any], changes: Any) -> Arm:
     if {"seed", "seeds"} & {*base, *different}:
         problems.append("seed and seeds are those of the experiment; leave them out.")
     given = {what: different.pop(what, None) for what in ("parameters_of", "flops_of")}
-    of = {what: None if other is None else str(other) for what, other in given.items()}
+    of: dict[str, Any] = {w: None if other is None else str(other) for w, other in given.items()}
     start, begun = None, different.pop("start", None)
     if not isinstance(begun, Mapping | None):
         problems.append(f"start is {shown(begun)}; expected a table of arm, depth, train and also.")

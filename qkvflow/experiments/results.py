@@ -83,6 +83,16 @@ class Experiment:
         return significance_tests(self.plan, self.records, "test")
 
     @cached_property
+    def at_best(self) -> list[Comparison]:
+        """The same at the best evaluation in training, on the valid split, where runs were judged."""
+        return significance_tests(self.plan, self.records, "best")
+
+    @cached_property
+    def at_best_on_test(self) -> list[Comparison]:
+        """The same models on the test split."""
+        return significance_tests(self.plan, self.records, "best test")
+
+    @cached_property
     def exploratory(self) -> list[Comparison]:
         """Other pairs than the contrasts of the plan, on the valid split; not corrected."""
         return exploratory_tests(self.plan, self.records)
@@ -298,7 +308,8 @@ def write_results(experiment: Experiment) -> None:
 
     Pickles are there for programs that expect them. Nothing in this package ever reads one.
     """
-    out, tests = experiment.out, experiment.tests + experiment.on_test + experiment.exploratory
+    out, tests = experiment.out, experiment.tests + experiment.on_test
+    tests = tests + experiment.at_best + experiment.at_best_on_test + experiment.exploratory
     write_json(out / "statistics_summary.json", experiment.summary_to_json())
     write_json(out / "significance_tests.json", [test.to_json() for test in tests])
     for seed in sorted({record.seed for record in experiment.records}):

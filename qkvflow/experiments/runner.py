@@ -203,8 +203,8 @@ def _finish(job: Job, sinks: Sequence[Sink], began: str) -> Record:
         test = evaluated(model, data["test"], job, None, "evaluation on the test split", sinks)
     depths = judged_at_depths(model, data["valid"], job, sinks)
     best = judged_at_best(job, data, sinks) if job.judge_best else None
-    found = {"test": test, "depths": depths, "best": best}
-    record = finished_record(job.arm, job.run, job.out, data.digest, known, began=began, **found)
+    about = (job.arm, job.run, job.out, data.digest, known)
+    record = finished_record(*about, began=began, test=test, depths=depths, best=best)
     if job.keep_gates:
         save_gates(model, job.root, job.place)
     return record
