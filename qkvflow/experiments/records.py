@@ -13,6 +13,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from qkvflow.config import history
 from qkvflow.config.strict import (
     Bound,
+    Positive,
     bound_problems,
     describe,
     matches,
@@ -98,7 +99,7 @@ class AtBest:
     """On as many tokens of the train split as evaluations in training read, without dropout."""
     train_loss_at_end: float
     """Of the trained model, on the same tokens."""
-    epochs: float
+    epochs: Positive
     """How many times the run read the train split."""
     batches: tuple[tuple[int, float], ...] = ()
     """At every evaluation the mean loss of the logged batches since the one before, as in training."""

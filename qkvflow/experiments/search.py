@@ -6,7 +6,7 @@ One setting after the other, each at the best of those before it (a coordinate s
 2. every other setting in its order: its values, at the best learning rate and settings so far;
 3. where that chose other settings: the learning rates beside the best one, until it is between two.
 
-With r rates and n values of each of k settings these are at most 2 r - 1 + k (n - 1) runs, and not r n^k.
+With r rates and n values of each of k settings these are at most 2 r - 1 + k (n - 1) runs, not r n^k.
 What depends on two settings at once may be missed; a grid would find it, at a price nobody would pay.
 """
 

@@ -12,7 +12,6 @@ What is tried in which order is in `search`.
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,6 +23,8 @@ from qkvflow.config.strict import Config, Count, NotNegativeInt, from_dict, matc
 Values = Mapping[str, tuple[float, ...]]
 """By the name of a setting, or of several joined by "and", the values to try."""
 _AND = " and "
+_LARGEST = 1e100
+"""What values are below: whole numbers may be larger than any with a point."""
 _DECIDED: dict[str, str] = {
     "optimizer.learning_rate": "learning_rates has its values",
     "steps": "the length of a run is the plan's",
@@ -64,7 +65,7 @@ class Sweep(Config):
         """Rates that are no range, and settings that cannot be swept."""
         rates = list(self.learning_rates)
         problems = list(_values_problems(self.also))
-        if len(rates) < 2 or rates != sorted(set(rates)) or not 0 < rates[0] <= rates[-1] < math.inf:
+        if len(rates) < 2 or rates != sorted(set(rates)) or not 0 < rates[0] <= rates[-1] < _LARGEST:
             expected = "at least two, rising, above 0, finite"
             return [f"learning_rates is {shown(rates)}; expected {expected}.", *problems]
         if len({*map(rate_name, rates)}) < len(rates):
@@ -101,8 +102,8 @@ def _are_rising(values: tuple[float, ...]) -> bool:
     if len(values) < 2 or not all(matches(value, float) for value in values):
         return False
     rising = all(first < second for first, second in itertools.pairwise(values))
-    finite = -math.inf < values[0] and values[-1] < math.inf
-    return rising and finite and len({*map(_number, values)}) == len(values)
+    bounded = values[0] > -_LARGEST and values[-1] < _LARGEST
+    return rising and bounded and len({*map(_number, values)}) == len(values)
 
 
 def rate_name(rate: float) -> str:
