@@ -15,7 +15,7 @@ class PlanOptions:
 
     plan: str = "seeds"
     """Plan of the experiment: seeds, laptop, ablation, elastic, recipe, recipe_added, recipe_models,
-    adaptation_bases, adaptation, or a YAML file of the same form."""
+    regularise, adaptation_bases, adaptation, or a YAML file of the same form."""
     arms: tuple[str, ...] = ()
     """Arms of the plan to run; empty: all."""
     reference: str | None = None
