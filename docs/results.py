@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 from qkvflow.config import RunConfig
 from qkvflow.config.strict import nearest
-from qkvflow.experiments.records import Finished, chosen, finished
+from qkvflow.experiments.records import Finished, finished
 from qkvflow.experiments.report import experiment_page
 from qkvflow.experiments.results import Experiment, read_experiment, read_sweep
-from qkvflow.experiments.store import Gates
+from qkvflow.experiments.search import chosen
+from qkvflow.experiments.store import Gates, recorded_plan
 from qkvflow.experiments.summary import Comparison, Summary
 from qkvflow.experiments.tables import side_by_side
 from qkvflow.files import read_json
@@ -63,6 +64,7 @@ def pair(name: str, first: str, second: str, split: str = "valid") -> Comparison
         arm(name, of)
     results = experiment(name)
     tests = {"valid": results.tests, "test": results.on_test}
+    tests |= {"best": results.at_best, "best test": results.at_best_on_test}
     for test in named(tests, split, "split"):
         if {test.first, test.second} == {first, second}:
             return test
@@ -88,7 +90,8 @@ def run_of(name: str, of: str) -> RunConfig:
 @cache
 def sweep(name: str, of: str) -> dict[float, float]:
     """The loss of an arm at every learning rate of its sweep at which it ended."""
-    found = named(chosen(read_sweep(RESULTS / name)), of, f"sweep of {name} for an arm")
+    choices = chosen(recorded_plan(RESULTS / name), read_sweep(RESULTS / name))
+    found = named(choices, of, f"sweep of {name} for an arm")
     return {rate: loss for rate, loss in found.sweep if loss is not None}
 
 

@@ -8,6 +8,7 @@ import copy
 import json
 import math
 import shutil
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -25,7 +26,16 @@ from qkvflow.config.yaml_files import read_yaml_text, recorded_run
 from qkvflow.data import DataError, load_corpus, read_tokenizer_files
 from qkvflow.data.bpe import BPETokenizer
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.records import choices_of_json, record_of_json, record_to_json
+from qkvflow.experiments.records import (
+    AtBest,
+    Choice,
+    Evaluation,
+    Swept,
+    choices_of_json,
+    choices_to_json,
+    record_of_json,
+    record_to_json,
+)
 from qkvflow.experiments.report import experiment_page
 from qkvflow.experiments.results import read_experiment, write_results
 from qkvflow.files import FileError, file_sha256, read_json, read_sealed, write_json, write_sealed
@@ -151,7 +161,14 @@ def test_runs(fields):
         assert run is None or RunConfig.from_dict(run.to_dict()) == run
 
 
-@given(changed(tiny_fields("text.txt", sweep={"learning_rates": [1e-3, 2e-3], "steps": 3})))
+SWEEP = {"learning_rates": [1e-3, 2e-3], "steps": 3, "also": {"optimizer.weight_decay": [0.0, 0.1]}}
+
+
+@given(changed(tiny_fields("text.txt", sweep=SWEEP, judge_best=True)))
+@example(tiny_fields("text.txt", sweep={**SWEEP, "also": {"optimizer.": [0, 1], "..": [0, 1]}}))
+@example(tiny_fields("text.txt", sweep={**SWEEP, "also": {"architecture.bias": [0, 1]}}))
+@example(tiny_fields("text.txt", sweep={**SWEEP, "also": {"optimizer.clip": [0, 10**400]}}))
+@example({**tiny_fields("text.txt"), "sweep": {"learning_rates": [1, 10**400]}})
 @example({**tiny_fields("text.txt"), "margin": math.nan})
 @example({**tiny_fields("text.txt"), "margin": math.inf})
 @example({**tiny_fields("text.txt"), "seeds": 10**12})
@@ -202,7 +219,12 @@ def test_json_files(content):
     ours(read_json, path)
 
 
-RECORD = record_to_json(made_up_record("standard", 0, 1.5, steps=6))
+_BEST = AtBest(3, Evaluation(1.4, 2.0, 0.1, True, 9), None, 1.0, 0.5, 20.0, ((3, 1.5),))
+RECORD = record_to_json(replace(made_up_record("standard", 0, 1.5, steps=6), best=_BEST))
+
+
+_CHOICE = Choice.of([(1e-3, 2.0), (2e-3, None)])
+_SETTINGS = (Swept.of("optimizer.clip", [(0.0, 2.0), (1.0, None)]),)
 
 
 @given(changed(RECORD))
@@ -217,9 +239,7 @@ def test_records(content):
     assert record is None or record_to_json(record)
 
 
-@given(
-    changed({"standard": {"learning_rate": 1e-3, "inside": True, "sweep": [[1e-3, 2.0], [2e-3, None]]}})
-)
+@given(changed(choices_to_json({"a": _CHOICE, "b": replace(_CHOICE, settings=_SETTINGS)})))
 @example([])
 def test_choices(content):
     ours(choices_of_json, content, "here")
@@ -240,6 +260,7 @@ def reported(out):
 @given(changed(RECORD), st.one_of(st.just({}), ODD))
 @settings(suppress_health_check=list(HealthCheck))
 @example(RECORD, {})
+@example(RECORD, choices_to_json({"standard": replace(_CHOICE, settings=_SETTINGS)}))
 @example({**RECORD, "valid": {**RECORD["valid"], "loss": 1e4}}, {})
 @example({**RECORD, "parameters": 0}, {})
 @example({**RECORD, "curve": []}, {})

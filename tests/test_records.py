@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from qkvflow.experiments.plan import read_plan
-from qkvflow.experiments.records import chosen
 from qkvflow.experiments.results import read_experiment, read_sweep
+from qkvflow.experiments.search import chosen
 from qkvflow.files import read_json
 from qkvflow.models import MODELS
 from qkvflow.nn.families import FAMILIES
@@ -28,7 +28,7 @@ def test_every_arm_was_swept_alike_and_trained_at_its_best_rate(out):
     experiment = read_experiment(out)
     if experiment.plan.sweep is None:
         return
-    assert experiment.choices == chosen(read_sweep(out))
+    assert experiment.choices == chosen(experiment.plan, read_sweep(out))
     assert set(experiment.choices) == set(experiment.summary)
     for arm, choice in experiment.choices.items():
         assert tuple(rate for rate, _ in choice.sweep) == experiment.plan.sweep.learning_rates

@@ -144,6 +144,14 @@ def tuned_table(choices: Choices) -> Table:
     return table.only(*table.heads[:-2], title="Valid loss by learning rate", note=note)
 
 
+def settings_table(choices: Choices) -> list[Table]:
+    """What was swept beside the learning rate, as 80 columns hold it; nothing where nothing was."""
+    table = tables.swept_settings(choices)
+    note = "One setting after the other, each at the best of those before it."
+    heads = ("model", "setting", "chosen", "inside")
+    return [] if table is None else [table.only(*heads, note=note)]
+
+
 def loss_table(summary: Mapping[str, Summary]) -> Table:
     """What every model reached, as 80 columns hold it."""
     heads = ("model", "parameters", "valid", "95%", "bits per byte", "perplexity", "seeds")
@@ -219,6 +227,7 @@ def show_experiment(experiment: Experiment, console: Console) -> int:
     """Show the tables of an experiment; the exit code, 1 if a run failed."""
     summary, tests, out = experiment.summary, experiment.tests, experiment.out
     shown = [tuned_table(experiment.choices)] if experiment.choices else []
+    shown += settings_table(experiment.choices)
     shown += [loss_table(summary), cost_table(summary, experiment.plan.reference)]
     shown += [difference_table(experiment.plan, tests)] if tests else []
     for table in shown:

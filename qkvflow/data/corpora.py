@@ -45,6 +45,7 @@ def load_corpus(
     | `embedded` | the language reference and standard library of the running Python |
     | `markov[:order=2,symbols=8,...]` | a generated language of known entropy rate |
     | `wikitext-2`, `wikitext-103` | from `data_dir` or `$QKVFLOW_DATA`, else from the hub |
+    | `wikitext-2:characters=500000` | the same, of the train split the first characters only |
     | `hf:OWNER/NAME[/CONFIG]` | the first `limit` documents of a dataset, column `field` |
     | a file | cut 90/5/5 by position |
     | a directory | its train, valid and test files, else documents dealt 90/5/5 |

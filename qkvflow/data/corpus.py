@@ -111,6 +111,34 @@ def make_corpus(
     return Corpus(name, source, checked, digest, entropy_rate)
 
 
+def shortened(corpus: Corpus, characters: int) -> Corpus:
+    """The same corpus with the first characters of its train split only.
+
+    Raises:
+        DataError: it has fewer, or that is none.
+    """
+    there = corpus["train"].characters
+    if not 0 < characters <= there:
+        raise DataError(
+            f"{corpus.name} has {there:,} characters in its train split, and {characters:,} were asked "
+            "for; ask for fewer, and for at least one."
+        )
+    text = "".join(_first(corpus.chunks("train"), characters))
+    splits = {split: corpus[split].documents for split in SPLITS} | {
+        "train": (TextDocument("train", text),)
+    }
+    rule = f"of the train split the first {characters} characters"
+    return make_corpus(corpus.name, corpus.source, splits, rule, corpus.entropy_rate)
+
+
+def _first(chunks: Iterable[str], characters: int) -> Iterator[str]:
+    for chunk in chunks:
+        yield chunk[:characters]
+        characters -= len(chunk)
+        if characters <= 0:
+            return
+
+
 def join_documents(documents: Iterable[Document]) -> Iterator[str]:
     """The text of documents in order, with a blank line between two of them."""
     for index, document in enumerate(documents):

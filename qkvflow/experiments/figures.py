@@ -192,6 +192,31 @@ def draw_curves(
             panels[-1].xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
+def draw_train_and_valid(records: Sequence[Record], directory: Path, looks: Looks) -> None:
+    """`train_and_valid`: of every arm the loss on the valid split and of training batches, over epochs.
+
+    Panels share their axes, so that gaps can be compared; lines are means, bands all seeds.
+    """
+    of_arms = {arm: [(r, r.best) for r in runs if r.best] for arm, runs in by_arm(records).items()}
+    of_arms = {arm: runs for arm, runs in of_arms.items() if runs}
+    columns = min(3, len(of_arms))
+    rows = -(-len(of_arms) // columns)
+    with canvas(both(directory, "train_and_valid"), 6.4, 0.6 + 2.0 * rows) as drawn:
+        panels = drawn.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        for axes, (arm, runs) in zip(panels.flat, of_arms.items()):
+            epoch = runs[0][0].run["steps"] / runs[0][1].epochs
+            valid = {r.seed: {at.step / epoch: at.loss for at in r.curve if at.step} for r, _ in runs}
+            learned = {r.seed: {step / epoch: loss for step, loss in b.batches} for r, b in runs}
+            _band(axes, valid, looks[arm], "valid", linestyle="-")
+            _band(axes, learned, looks[arm], "training batches", marker="", linestyle="--")
+            axes.set_title(arm, fontsize=8)
+        for axes in panels.flat[len(of_arms) :]:
+            axes.set_axis_off()
+        panels.flat[0].legend(fontsize=7)
+        drawn.supxlabel("epochs", fontsize=9)
+        drawn.supylabel("loss, nats per token", fontsize=9)
+
+
 _Curves = Mapping[int, Mapping[float, float]]
 """By seed, the loss at every evaluation but the one at the start, over steps or training FLOP."""
 
@@ -224,14 +249,14 @@ def _minus(curves: _Curves, others: _Curves) -> _Curves:
     }
 
 
-def _band(axes: Axes, curves: _Curves, i: int, label: str) -> None:
+def _band(axes: Axes, curves: _Curves, i: int, label: str, **other: Any) -> None:
     """The mean over seeds where all of them were evaluated, and a band from the least to the most."""
     steps = sorted(set.intersection(*(set(seen) for seen in curves.values())))
     losses = np.asarray([[seen[step] for step in steps] for seen in curves.values()])
     style = appearance(i)
     axes.fill_between(steps, losses.min(0), losses.max(0), color=style["color"], alpha=0.2, linewidth=0)
     line: Any = {"linestyle": line_style(i), "linewidth": 1.3, "markersize": 4}
-    axes.plot(steps, losses.mean(0), label=label, **line, **style)
+    axes.plot(steps, losses.mean(0), label=label, **{**line, **style, **other})
 
 
 def draw_sweep(choices: Choices, directory: Path, looks: Looks) -> None:

@@ -9,11 +9,13 @@ from pathlib import Path
 from qkvflow.config import ConfigError, OptimizerConfig, RunConfig
 from qkvflow.data import TokenDataset
 from qkvflow.experiments.matching import matched_run
-from qkvflow.experiments.plan import Arm, Plan, Sweep, rate_name, with_learning_rate
+from qkvflow.experiments.plan import Arm, Plan
 from qkvflow.experiments.recording import run_of
-from qkvflow.experiments.records import Choices, Failed, Record
+from qkvflow.experiments.records import Choices, Failed, Finished, Record
+from qkvflow.experiments.search import Search, Try
 from qkvflow.experiments.starts import started_run
 from qkvflow.experiments.store import read_record
+from qkvflow.experiments.sweep import Sweep, try_name, with_learning_rate, with_settings
 from qkvflow.files import FileError
 from qkvflow.models import at_depth
 from qkvflow.plugins import check_same
@@ -40,6 +42,8 @@ class Job:
     """Depths at which the trained model is judged, beside its own."""
     depth_tokens: int | None = None
     """Tokens of the valid split that it is judged on there; None: all."""
+    judge_best: bool = False
+    """Whether it is also judged at its best evaluation."""
     keep_gates: bool = False
     problem: str | None = None
     """Why it cannot be run."""
@@ -76,7 +80,15 @@ class Job:
             )
         check_same(f"The record of {self.out}", plugins_in(record.origin.versions))
         has_depths = {*self.depths} <= {each.depth for each in record.depths}
-        return has_depths and (record.test is not None or not self.test)
+        return has_depths and self.is_judged(record)
+
+    def is_judged(self, record: Finished) -> bool:
+        """Whether a record has all the splits, and both models, that this job is judged by."""
+        best, tested = record.best, [record.test]
+        if self.judge_best:
+            tested.append(None if best is None else best.test)
+        has_best = best is not None or not self.judge_best
+        return has_best and (None not in tested or not self.test)
 
     def _is_of(self, run: RunConfig | None) -> bool:
         """Whether a run is this one; what it starts from may lie elsewhere: it has a digest."""
@@ -178,26 +190,18 @@ def _rates(plan: Plan, arm: str) -> Sequence[float]:
     return plan.arm(arm).learning_rates or plan.sweep.learning_rates
 
 
-def sweep_jobs(plan: Plan, out: Path) -> list[Job]:
-    """Every arm with every learning rate, for a few steps, on seeds that are not used again."""
-    return _jobs_at(plan, out, {arm: _rates(plan, arm) for arm in plan.names if plan.sweep})
-
-
-def wider_jobs(plan: Plan, out: Path, choices: Choices) -> list[Job]:
-    """Of every arm whose best learning rate lies at an end of its sweep, the one beyond that."""
-    beyond = {arm: choice.beyond for arm, choice in choices.items()}
-    return _jobs_at(plan, out, {arm: [rate] for arm, rate in beyond.items() if rate is not None})
-
-
-def _jobs_at(plan: Plan, out: Path, rates: Mapping[str, Sequence[float]]) -> list[Job]:
-    if plan.sweep is None:
+def sweep_jobs(plan: Plan, out: Path, tries: Mapping[str, Sequence[Try]]) -> list[Job]:
+    """What arms are to be tried with, by their names, on seeds that are not used again."""
+    if plan.sweep is None or not any(tries.values()):
         return []
     texts, jobs = Texts(), []
     for (arm, seed), run in planned_runs(plan, out, plan.sweep.seeds, texts).items():
-        for rate in rates.get(arm, ()):
-            tried = with_learning_rate(_sweep_run(run, plan.sweep), rate)
-            name = rate_name(rate) if seed == plan.sweep.seed else f"{rate_name(rate)}-seed-{seed}"
-            jobs.append(Job(arm, tried, out, f"sweep/{arm}/{name}", texts.digest(run)))
+        for each in tries.get(arm, ()):
+            changed = Search.of(plan, arm).changed(each)
+            tried = with_learning_rate(_sweep_run(run, plan.sweep), each.rate)
+            name = try_name(each.rate, changed) + f"-seed-{seed}" * (seed != plan.sweep.seed)
+            place = f"sweep/{arm}/{name}"
+            jobs.append(Job(arm, with_settings(tried, changed), out, place, texts.digest(run)))
     return jobs
 
 
@@ -221,9 +225,10 @@ def run_jobs(plan: Plan, out: Path, choices: Choices) -> list[Job]:
             if arm in choices:
                 rate = choices[arm].learning_rate
                 run = run if rate is None else with_learning_rate(run, rate)
+                run = with_settings(run, choices[arm].values)
                 problem = None if rate else "It has no learning rate: every run of its sweep failed."
             job = Job(arm, run, out, f"runs/{arm}/seed-{seed}", texts.digest(run))
             job = dataclasses.replace(job, test=plan.test, depths=plan.depths)
-            job = dataclasses.replace(job, depth_tokens=plan.depth_tokens)
+            job = dataclasses.replace(job, depth_tokens=plan.depth_tokens, judge_best=plan.judge_best)
             jobs.append(dataclasses.replace(job, keep_gates=True, problem=problem))
     return jobs

@@ -10,10 +10,11 @@
       deeper: {start: {arm: other-experiment/standard, depth: 12}}
       adamw: {optimizer: {name: adamw}, learning_rates: [5e-4, 1e-3, 2e-3, 4e-3]}
     seeds: 5              # 0 to 4; or a list, [5, 6, 7]
-    sweep: {learning_rates: [1e-3, 2e-3, 4e-3, 8e-3], steps: 300, seed: 1000}
+    sweep: {learning_rates: [1e-3, 2e-3, 4e-3, 8e-3], steps: 300, seed: 1000}   # more: `sweep`
     reference: standard
     margin: 0.01
     contrasts: [[shared, standard], [narrow, shared]]   # what the plan is about; without: all pairs
+    judge_best: true      # runs are also judged at their best evaluation
     depths: [2, 4, 8]     # every trained model is also judged with so many layers
     plugins: [mine.py]    # Python files that register what the runs name; docs/extending.md
 
@@ -25,9 +26,7 @@ longer there. A run is made of an arm's table when it is to run.
 """
 
 import contextlib
-import dataclasses
 import itertools
-import math
 import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +42,6 @@ from qkvflow.config.strict import (
     Config,
     Count,
     Depth,
-    NotNegativeInt,
     Positive,
     from_dict,
     matches,
@@ -52,6 +50,7 @@ from qkvflow.config.strict import (
 )
 from qkvflow.config.yaml_files import load_named, merged, read_yaml
 from qkvflow.experiments.contrasts import Pair, arm_of, contrast_problems, read_contrasts
+from qkvflow.experiments.sweep import Sweep, Values, arm_problems, read_sweep
 from qkvflow.files import expanded
 
 PLANS = Path(__file__).parent / "plans"
@@ -62,41 +61,6 @@ LONGEST_NAME = 100
 """Characters of an arm's name."""
 _COMMON = ("tokenizer", "bpe_size", "documents", "batch_size", "length", "eval_tokens", "final_tokens")
 """Fields that no arm may have to itself: all read alike, and are judged alike."""
-
-
-@strict
-@dataclass(frozen=True)
-class Sweep(Config):
-    """Learning rates that every arm is tried with before its runs, on a seed of its own."""
-
-    refusal = "This sweep cannot be made:"
-
-    learning_rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3, 8e-3)
-    """Learning rates to try, in increasing order."""
-    steps: Count = 300
-    """Training steps per run of the sweep."""
-    seed: NotNegativeInt = 1000
-    """First seed of the sweep; none of the seeds of the runs."""
-    num_seeds: Count = 1
-    """Number of seeds, from `seed` on; a learning rate is judged by its mean loss over them."""
-    widen: NotNegativeInt = 0
-    """Learning rates to try beyond an end of the range, one by one, while the best lies there."""
-
-    @property
-    def seeds(self) -> range:
-        """All seeds of the sweep."""
-        return range(self.seed, self.seed + self.num_seeds)
-
-    def problems(self) -> list[str]:
-        """Rates that are no range."""
-        rates = list(self.learning_rates)
-        if len(rates) < 2 or rates != sorted(set(rates)) or not 0 < rates[0] <= rates[-1] < math.inf:
-            return [
-                f"learning_rates is {shown(rates)}; expected at least two, rising, above 0, finite."
-            ]
-        if len({*map(rate_name, rates)}) < len(rates):
-            return [f"learning_rates is {shown(rates)}; expected rates that differ in six digits."]
-        return []
 
 
 @strict
@@ -143,6 +107,8 @@ class Arm:
     """Trained model that the runs start from; None: fresh weights."""
     learning_rates: tuple[float, ...] = ()
     """Learning rates of a sweep for this arm alone; empty: those of the plan."""
+    also: Values | None = None
+    """Other settings of a sweep for this arm alone; None: those of the plan."""
     changes: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """Table of what differs from the base, as it was written."""
 
@@ -205,6 +171,9 @@ class Plan(Config):
     """Numbers of layers at which every trained model is evaluated, besides its own."""
     depth_tokens: Count | None = None
     """Tokens of the valid split for the evaluation at these depths; None: all."""
+    judge_best: bool = False
+    """Whether runs are also judged at their best evaluation on the valid split, with the model of that
+    step: where text is repeated, the last is not the best."""
     trial: bool = False
     """Whether it is a trial that only checks whether everything works (`trial_of`)."""
 
@@ -218,8 +187,9 @@ class Plan(Config):
             problems.append(f"sweep: seed {seed} is one of the runs' seeds; take another.")
         for arm in self.arms:
             problems += [f"{arm.name}: {problem}" for problem in _matching_problems(arm, arms)]
-            if arm.learning_rates and self.sweep is None:
-                problems.append(f"{arm.name}: learning_rates are of a sweep, and the plan has none.")
+            if self.sweep is None and (arm.learning_rates or arm.also is not None):
+                own = "learning_rates" if arm.learning_rates else "also"
+                problems.append(f"{arm.name}: {own} are of a sweep, and the plan has none.")
         texts = {arm.name: arm.text for arm in self.arms}
         return problems + contrast_problems(self.contrasts or (), texts, self.depths)
 
@@ -253,9 +223,21 @@ class Plan(Config):
             ConfigError: with the problems of all arms.
         """
         problems = [problem for arm in self.arms for problem in arm.problems]
+        if not problems:
+            problems = [problem for arm in self.arms for problem in self._sweep_problems(arm)]
         if problems:
             raise ConfigError("This experiment cannot be made:", problems)
         return self
+
+    def _sweep_problems(self, arm: Arm) -> list[str]:
+        found = arm_problems(arm.run, self.swept(arm), arm.start is not None)
+        return [f"{arm.name}: {problem}" for problem in found]
+
+    def swept(self, arm: Arm) -> Values:
+        """The settings of an arm that are swept after its learning rate."""
+        if self.sweep is None:
+            return {}
+        return self.sweep.also if arm.also is None else arm.also
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -263,9 +245,11 @@ class Plan(Config):
         fields = to_dict(self)
         if self.contrasts is None:  # none at all: all pairs are compared
             del fields["contrasts"]
-        for name in ("depths", "depth_tokens", "trial"):
+        for name in ("depths", "depth_tokens", "judge_best", "trial"):
             if not getattr(self, name):
                 del fields[name]
+        if self.sweep is not None and not self.sweep.also:
+            del fields["sweep"]["also"]
         return {**fields, "arms": {arm.name: dict(arm.changes) for arm in self.arms}}
 
     @property
@@ -436,21 +420,28 @@ def _read_arm(name: str, base: Mapping[str, Any], changes: Any) -> Arm:
     if {"seed", "seeds"} & {*base, *different}:
         problems.append("seed and seeds are those of the experiment; leave them out.")
     given = {what: different.pop(what, None) for what in ("parameters_of", "flops_of")}
-    of = {what: None if other is None else str(other) for what, other in given.items()}
+    of: dict[str, Any] = {w: None if other is None else str(other) for w, other in given.items()}
     start, begun = None, different.pop("start", None)
     if not isinstance(begun, Mapping | None):
         problems.append(f"start is {shown(begun)}; expected a table of arm, depth, train and also.")
     elif begun is not None:
         with _collected(problems, "start"):
             start = from_dict(ArmStart, begun)
-    rates: Any = different.pop("learning_rates", None)
-    if rates is not None:
-        with _collected(problems):
-            rates = from_dict(Sweep, {"learning_rates": rates}).learning_rates
+    swept: dict[str, Any] = {}
+    with _collected(problems):
+        swept = _read_swept(different)
     if problems:
         raise ConfigError(name, problems)
     table = moved_run(merged(base, different))
-    return Arm(name, table, **of, start=start, learning_rates=rates or (), changes=dict(changes or {}))
+    return Arm(name, table, **of, start=start, **swept, changes=dict(changes or {}))
+
+
+def _read_swept(different: dict[str, Any]) -> dict[str, Any]:
+    """The learning rates and other settings that an arm alone is swept over, taken out of its table."""
+    own = {name: different.pop(name, None) for name in ("learning_rates", "also")}
+    given = {name: value for name, value in own.items() if value is not None}
+    sweep = read_sweep(given)
+    return {name: getattr(sweep, name) for name in given}
 
 
 def _read_seeds(given: Any, problems: list[str]) -> tuple[int, ...]:
@@ -472,7 +463,7 @@ def _read_sweep(table: Any, problems: list[str]) -> Sweep | None:
     if table is not None and not isinstance(table, Mapping):
         problems.append(f"sweep is {table!r}; expected learning_rates, steps and seed.")
     with _collected(problems, "sweep"):
-        return from_dict(Sweep, table) if isinstance(table, Mapping) else None
+        return read_sweep(table) if isinstance(table, Mapping) else None
     return None
 
 
@@ -483,14 +474,3 @@ def _read_depths(given: Any, problems: list[str]) -> tuple[int, ...]:
         problems.append(f"depths is {shown(given)}; expected different numbers of layers, [2, 4, 8].")
         return ()
     return depths
-
-
-def rate_name(rate: float) -> str:
-    """What the run of a sweep with a learning rate is called."""
-    return f"lr-{rate:g}"
-
-
-def with_learning_rate(run: RunConfig, rate: float) -> RunConfig:
-    """The same run with another peak of the learning rate."""
-    optimizer = dataclasses.replace(run.optimizer, learning_rate=rate)
-    return dataclasses.replace(run, optimizer=optimizer)

@@ -12,7 +12,16 @@ import numpy as np
 from qkvflow import train
 from qkvflow.config import ConfigError, RunConfig
 from qkvflow.experiments.matching import shapes_of
-from qkvflow.experiments.records import AtDepth, Costs, Evaluation, Failed, Finished, Origin, Point
+from qkvflow.experiments.records import (
+    AtBest,
+    AtDepth,
+    Costs,
+    Evaluation,
+    Failed,
+    Finished,
+    Origin,
+    Point,
+)
 from qkvflow.models import count_parameters, forward_flops
 from qkvflow.provenance import machine, now, versions
 from qkvflow.train import TrainingError, read_metrics
@@ -29,6 +38,7 @@ def finished_record(
     began: str,
     test: train.Evaluation | None,
     depths: tuple[AtDepth, ...] = (),
+    best: AtBest | None = None,
 ) -> Finished:
     """The record of a run that has taken all its steps.
 
@@ -39,7 +49,7 @@ def finished_record(
     final = [record for record in metrics if record["kind"] == "final"][-1]
     memory = [record["memory_bytes"] for record in metrics if record["kind"] == "compiled"]
     losses = [final["loss"], final["bits_per_byte"]] + ([] if test is None else [test.loss])
-    losses += [each.loss for each in depths]
+    losses += [each.loss for each in depths] + ([] if best is None else [best.valid.loss])
     if not all(loss is not None and math.isfinite(loss) for loss in losses):
         raise TrainingError("The loss is not finite at the end; try a smaller learning rate.")
     return Finished(
@@ -48,8 +58,8 @@ def finished_record(
         run.to_dict(),
         _origin(began),
         data_digest,
-        _evaluation(final),
-        None if test is None else _evaluation(vars(test)),
+        evaluation_of(final),
+        None if test is None else evaluation_of(vars(test)),
         dataclasses.replace(costs, memory_bytes=memory[-1] if memory else None),
         final["seconds"],
         milliseconds_per_step(metrics),
@@ -60,6 +70,7 @@ def finished_record(
         ),
         tuple(record["text"] for record in metrics if record["kind"] == "note"),
         depths,
+        best,
     )
 
 
@@ -80,7 +91,8 @@ def _origin(began: str) -> Origin:
     return Origin(versions(), machine(), began, now())
 
 
-def _evaluation(values: dict[str, Any]) -> Evaluation:
+def evaluation_of(values: dict[str, Any]) -> Evaluation:
+    """What is kept of an evaluation, from its fields or from its line among the metrics."""
     error = values["standard_error"]
     return Evaluation(
         values["loss"],

@@ -6,13 +6,14 @@ that is no longer there can still be read, reported and packed; only running nee
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from qkvflow.config import history
 from qkvflow.config.strict import (
     Bound,
+    Positive,
     bound_problems,
     describe,
     matches,
@@ -85,6 +86,25 @@ class AtDepth:
     flops_per_token: float
 
 
+@dataclass(frozen=True)
+class AtBest:
+    """The model of the best evaluation of a run in training, and what it and the last one learned."""
+
+    step: int
+    """After which it was evaluated; the last, where no checkpoint of an evaluation was kept."""
+    valid: Evaluation
+    """On the same tokens as the trained model."""
+    test: Evaluation | None
+    train_loss: float
+    """On as many tokens of the train split as evaluations in training read, without dropout."""
+    train_loss_at_end: float
+    """Of the trained model, on the same tokens."""
+    epochs: Positive
+    """How many times the run read the train split."""
+    batches: tuple[tuple[int, float], ...] = ()
+    """At every evaluation the mean loss of the logged batches since the one before, as in training."""
+
+
 class Point(NamedTuple):
     """One evaluation during training, on a fixed part of the valid split."""
 
@@ -123,6 +143,8 @@ class Finished(Ended):
     notes: tuple[str, ...] = ()
     depths: tuple[AtDepth, ...] = ()
     """At the depths that the plan names."""
+    best: AtBest | None = None
+    """At its best evaluation, where the plan asks for it."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +184,7 @@ def record_to_json(record: Record) -> Json:
     flat |= {"status": "failed" if isinstance(record, Failed) else "finished"}
     for name, value in table.items():
         flat |= value if name in ("origin", "costs") else {name: value}
-    most: Json = {"taken_from": None, "depths": []}
+    most: Json = {"taken_from": None, "depths": [], "best": None}
     return {name: value for name, value in flat.items() if name not in most or value != most[name]}
 
 
@@ -214,8 +236,18 @@ def _record(content: Json) -> Record:
         "curve": tuple(map(_point, content["curve"])),
         "notes": tuple(content["notes"]),
         "depths": tuple(_part(AtDepth, each) for each in content.get("depths", ())),
+        "best": None if content.get("best") is None else _at_best(content["best"]),
     }
     return _part(Finished, {**content, **read})
+
+
+def _at_best(content: Json) -> AtBest:
+    read = {
+        "valid": _part(Evaluation, content["valid"]),
+        "test": content["test"] and _part(Evaluation, content["test"]),
+        "batches": tuple(map(tuple, content["batches"])),
+    }
+    return _part(AtBest, {**content, **read})
 
 
 def _part(kind: type[T], content: Json) -> T:
@@ -259,6 +291,31 @@ def _point(values: Any) -> Point:
     return point
 
 
+Tried = tuple[tuple[float, float | None], ...]
+"""Values of a setting, rising, each with its valid loss; None where the run failed."""
+CHOICE_SCHEMA = 2
+"""Of choices with other settings than the learning rate; those without say nothing of a schema."""
+
+
+@dataclass(frozen=True)
+class Swept:
+    """The value of a setting, and the sweep that it was chosen by, at the best rate."""
+
+    name: str
+    value: float
+    inside: bool
+    """Whether it lies inside of the range that was tried; 0 at its start does: there is none below."""
+    sweep: Tried
+
+    @staticmethod
+    def of(name: str, sweep: Iterable[tuple[float, float | None]]) -> "Swept":
+        """The best of a sweep, of which at least one run did not fail."""
+        ordered = tuple(sorted(sweep))
+        best = min((loss, value) for value, loss in ordered if loss is not None)[1]
+        least = ordered[0][0] < best or ordered[0][0] == 0
+        return Swept(name, best, least and best < ordered[-1][0], ordered)
+
+
 @dataclass(frozen=True)
 class Choice:
     """The learning rate of an arm, and the sweep that it was chosen by."""
@@ -267,8 +324,12 @@ class Choice:
     """None: every run of the sweep failed."""
     inside: bool
     """Whether it lies inside of the range that was tried, not at an end."""
-    sweep: tuple[tuple[float, float | None], ...]
-    """Learning rates, rising, each with its valid loss; None where the run failed."""
+    sweep: Tried
+    """Learning rates, with the settings that were chosen."""
+    first: Tried = ()
+    """Learning rates at the arm's own settings, where others were swept after them."""
+    settings: tuple[Swept, ...] = ()
+    """Other settings, in the order in which they were swept."""
 
     @staticmethod
     def of(sweep: Iterable[tuple[float, float | None]]) -> "Choice":
@@ -287,34 +348,26 @@ class Choice:
         neighbour = self.sweep[1 if at_start else -2][0]
         return float(f"{self.learning_rate**2 / neighbour:.6g}")
 
+    @property
+    def values(self) -> dict[str, float]:
+        """The settings that were chosen, by name."""
+        return {each.name: each.value for each in self.settings}
+
 
 Choices = Mapping[str, Choice]
 """By arm."""
 
 
-def chosen(records: Sequence[Record]) -> dict[str, Choice]:
-    """The best learning rate of each arm of which these are the runs of the sweep.
-
-    A rate has the mean loss of its seeds; one at which a run failed has none.
-    """
-    sweeps: dict[str, dict[float, list[float | None]]] = {}
-    for record in records:
-        loss = record.valid.loss if isinstance(record, Finished) else None
-        sweeps.setdefault(record.arm, {}).setdefault(record.learning_rate, []).append(loss)
-    return {
-        arm: Choice.of((rate, _mean(losses)) for rate, losses in sweep.items())
-        for arm, sweep in sweeps.items()
-    }
-
-
-def _mean(losses: Sequence[float | None]) -> float | None:
-    known = [loss for loss in losses if loss is not None]
-    return sum(known) / len(known) if len(known) == len(losses) else None
-
-
 def choices_to_json(choices: Choices) -> Json:
     """Choices by arm, as plain values."""
-    return {arm: dataclasses.asdict(choice) for arm, choice in choices.items()}
+    return {arm: _choice_to_json(choice) for arm, choice in choices.items()}
+
+
+def _choice_to_json(choice: Choice) -> Json:
+    fields = dataclasses.asdict(choice)
+    if choice.settings:
+        return {"schema": CHOICE_SCHEMA, **fields}
+    return {name: fields[name] for name in ("learning_rate", "inside", "sweep")}
 
 
 def choices_of_json(content: Any, where: str) -> dict[str, Choice]:
@@ -323,10 +376,28 @@ def choices_of_json(content: Any, where: str) -> dict[str, Choice]:
 
 
 def _choices(content: Json) -> dict[str, Choice]:
-    return {
-        arm: checked(Choice(entry["learning_rate"], entry["inside"], tuple(map(tuple, entry["sweep"]))))
-        for arm, entry in content.items()
-    }
+    return {arm: _choice(entry) for arm, entry in content.items()}
+
+
+def _choice(entry: Json) -> Choice:
+    schema = entry.get("schema", 1)
+    if not isinstance(schema, int) or not 1 <= schema <= CHOICE_SCHEMA:
+        raise FileError(
+            f"has a choice of schema {schema!r}; this version reads up to {CHOICE_SCHEMA}. Install a "
+            "newer one."
+        )
+    settings = tuple(_swept(each) for each in entry.get("settings", ()))
+    first, sweep = _tried(entry.get("first", ())), _tried(entry["sweep"])
+    return checked(Choice(entry["learning_rate"], entry["inside"], sweep, first, settings))
+
+
+def _swept(entry: Json) -> Swept:
+    return checked(Swept(entry["name"], entry["value"], entry["inside"], _tried(entry["sweep"])))
+
+
+def _tried(pairs: Any) -> Any:
+    """Pairs as tuples; whether they are of values and losses is checked with what they belong to."""
+    return tuple(map(tuple, pairs))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ MOST_PAIRS = 60
 """Exploratory pairs that a page has room for."""
 MOST_NOTES = 10
 """Sentences that runs noted of themselves which a page has room for."""
-IN_TEXT = ("efficiency_with_error", "learning_curves", "depth_curves", "forest")
+IN_TEXT = ("efficiency_with_error", "learning_curves", "train_and_valid", "depth_curves", "forest")
 """Figures that report.md shows, and that are kept with it; the others say what a table says."""
 
 
@@ -35,6 +35,8 @@ def experiment_page(
     page.append(Paragraph(_what(plan, records)))
     page.append(tables.losses(experiment.summary, baselines, records[0].run["length"]))
     page += _pictures(pictures, "learning_curves")
+    if any(run.best is not None for run in finished(records)):
+        page += [tables.best_evaluation(records), *_pictures(pictures, "train_and_valid")]
     over_depth = losses_over_depth(records)
     if over_depth:
         page += [tables.over_depth(over_depth, plan.depth_tokens), *_pictures(pictures, "depth_curves")]
@@ -45,6 +47,8 @@ def experiment_page(
     page += _pictures(pictures, "forest")
     if experiment.on_test:
         page.append(tables.differences(plan, experiment.on_test))
+    for tests in (experiment.at_best, experiment.at_best_on_test):
+        page += [tables.differences(plan, tests)] if tests else []
     page += _exploratory(plan, experiment.exploratory)
     page.append(tables.settings(plan, experiment.summary))
     page.append(tables.costs_of(experiment.summary, plan.reference))
@@ -52,6 +56,8 @@ def experiment_page(
         page += [tables.gates(experiment.gates), *_pictures(pictures, "gates")]
     if experiment.choices:
         page += [tables.sweep(experiment.choices), *_pictures(pictures, "sweep")]
+        others = tables.swept_settings(experiment.choices)
+        page += [others] if others is not None else []
     return page + _origin(records, experiment.failures)
 
 
@@ -73,12 +79,16 @@ def _what(plan: Plan, records: Sequence[Record]) -> str:
     seeds = "seed" if len(plan.seeds) == 1 else "seeds"
     opened = sum(record.test is not None for record in done)
     who = "Every run" if opened == len(done) else f"{opened} of {len(done)} runs"
+    also = " (and so was the model of its best evaluation)" if plan.judge_best else ""
     test = (
-        f"{who} was evaluated on the test split once, after its last step; nothing was chosen by it."
+        f"{who} was evaluated on the test split once, after its last step{also}; nothing was chosen by "
+        "it."
         if opened
         else "No run was evaluated on the test split."
     )
-    chosen = "; learning rates were chosen on a part of the valid split" if plan.sweep else ""
+    swept = "learning rates and other settings" if _has_settings(plan) else "learning rates"
+    chosen = f"; {swept} were chosen on a part of the valid split" if plan.sweep else ""
+    chosen = (", and at its best evaluation" if plan.judge_best else "") + chosen
     steps = sorted({record.run["steps"] for record in records})
     range_of_steps = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
     texts = " or ".join(dict.fromkeys(record.run["data"] for record in records))
@@ -88,6 +98,11 @@ def _what(plan: Plan, records: Sequence[Record]) -> str:
         f"{run['batch_size']} x {run['length']} tokens of {texts} ({run['tokenizer']}); a run is "
         f"judged by its last step{chosen}. {test}"
     )
+
+
+def _has_settings(plan: Plan) -> bool:
+    """Whether more than learning rates is swept."""
+    return any(plan.swept(arm) for arm in plan.arms)
 
 
 def _origin(records: Sequence[Record], failures: Sequence[Failed]) -> list[Item]:
@@ -148,6 +163,8 @@ def _pictures(pictures: Mapping[str, Path], *names: str) -> list[Item]:
         "n-grams of the same text.",
         "learning_curves": "Valid loss in training, on a part of the split; below, to the reference "
         "(if steps are equal).",
+        "train_and_valid": "Loss on the valid split (line with marks) and of training batches, with "
+        "dropout where there is any (dashed), over the passes through the text; between them the gap.",
         "depth_curves": "Valid loss of every model over the number of layers that it is run with.",
         "forest": "Differences to the reference, or the contrasts of the plan; grey: the margin within "
         "which they count as none.",
@@ -169,6 +186,10 @@ def draw_all(experiment: Experiment, directory: Path) -> dict[str, Path]:
     if 0 < len(summary) <= figures.MOST_LINES:
         figures.draw_curves(experiment.records, directory, baselines, plan.reference, of)
         drawn += ["learning_curves"]
+    read_again = {run.arm for run in finished(experiment.records) if run.best is not None}
+    if 0 < len(read_again) <= figures.MOST_LINES:
+        figures.draw_train_and_valid(experiment.records, directory, of)
+        drawn += ["train_and_valid"]
     over_depth = losses_over_depth(experiment.records)
     if 0 < len(over_depth) <= figures.MOST_LINES:
         figures.draw_over_depth(over_depth, directory, of)

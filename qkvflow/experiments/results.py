@@ -41,6 +41,7 @@ from qkvflow.experiments.summary import (
     significance_tests,
     statistics_summary,
 )
+from qkvflow.experiments.sweep import setting_of, without_settings
 from qkvflow.files import FileError, write_bytes, write_json, write_text
 from qkvflow.lock import waiting
 
@@ -80,6 +81,16 @@ class Experiment:
     def on_test(self) -> list[Comparison]:
         """The same on the test split, where it was opened."""
         return significance_tests(self.plan, self.records, "test")
+
+    @cached_property
+    def at_best(self) -> list[Comparison]:
+        """The same at the best evaluation in training, on the valid split, where runs were judged."""
+        return significance_tests(self.plan, self.records, "best")
+
+    @cached_property
+    def at_best_on_test(self) -> list[Comparison]:
+        """The same models on the test split."""
+        return significance_tests(self.plan, self.records, "best test")
 
     @cached_property
     def exploratory(self) -> list[Comparison]:
@@ -137,6 +148,8 @@ def _changed(there: Plan, here: Plan) -> list[str]:
         problems.append("its contrasts are others")
     if there.test and not here.test:
         problems.append("its test split is opened, here it is not")
+    if there.judge_best and not here.judge_best:
+        problems.append("its runs are judged at their best evaluation, here they are not")
     problems += [
         f"{arm.name} has other settings there"
         for arm in here.arms
@@ -155,7 +168,7 @@ def _common_contrasts(of: Plan, other: Plan) -> set[Pair] | None:
 
 
 def _is_same(there: Arm, here: Arm) -> bool:
-    ours, theirs = ((arm.parameters_of, arm.flops_of, arm.start) for arm in (here, there))
+    ours, theirs = ((arm.parameters_of, arm.flops_of, arm.start, arm.also) for arm in (here, there))
     try:
         return ours == theirs and there.run == here.run
     except ConfigError:  # it has a switch that is no longer there, which nothing here can have
@@ -232,6 +245,12 @@ def _check_records(plan: Plan, records: _Read, choices: Choices, out: Path) -> N
                 f"{where} was not trained at the learning rate that was chosen for {record.arm}. "
                 "Remove it."
             )
+        for name, value in choice.values.items() if choice is not None else ():
+            if setting_of(record.run, name) != value:
+                raise FileError(
+                    f"{where} was not trained with the {name} that was chosen for {record.arm}. Remove "
+                    "it."
+                )
 
 
 def _check_alike(found: Iterable[tuple[str, str, Any]], problem: str) -> None:
@@ -251,7 +270,7 @@ def _without_seed(run: Json) -> Json:
 
 def _planned(plan: Plan, arm: Arm) -> Json:
     """What the plan says of an arm, without what its seed, its sweep, matches and start decide."""
-    table = {name: dict(of) if isinstance(of, Mapping) else of for name, of in arm.table.items()}
+    table = without_settings(arm.table, plan.swept(arm))
     if arm.start is not None:
         adapter = table.get("architecture", {}).get("adapter")
         table |= {"architecture": {"adapter": adapter}, "start": to_dict(arm.start)}
@@ -289,7 +308,8 @@ def write_results(experiment: Experiment) -> None:
 
     Pickles are there for programs that expect them. Nothing in this package ever reads one.
     """
-    out, tests = experiment.out, experiment.tests + experiment.on_test + experiment.exploratory
+    out, tests = experiment.out, experiment.tests + experiment.on_test
+    tests = tests + experiment.at_best + experiment.at_best_on_test + experiment.exploratory
     write_json(out / "statistics_summary.json", experiment.summary_to_json())
     write_json(out / "significance_tests.json", [test.to_json() for test in tests])
     for seed in sorted({record.seed for record in experiment.records}):

@@ -31,7 +31,7 @@ def take_over(jobs: Sequence[Job], others: Sequence[Path]) -> None:
     known = _finished_runs(others) if others else {}
     for job in jobs:
         found = [] if job.digest is None else known.get(_key(job.run, job.digest), [])
-        sources = [source for source in found if not job.test or source[2].test is not None]
+        sources = [source for source in found if job.is_judged(source[2])]
         if sources and job.record() is None:
             with suppress(HeldError), locked(job.claim):
                 _take(job, *sources[0])

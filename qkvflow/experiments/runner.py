@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from qkvflow.data import TokenDataset, TokenSplit
+from qkvflow.experiments.best import evaluated, judged_at_best, lost_its_best
 from qkvflow.experiments.gates import save_gates
 from qkvflow.experiments.jobs import (
     Job,
@@ -26,7 +27,6 @@ from qkvflow.experiments.jobs import (
     planned_runs,
     run_jobs,
     sweep_jobs,
-    wider_jobs,
 )
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.recording import costs_of, failed_record, finished_record
@@ -35,20 +35,19 @@ from qkvflow.experiments.records import (
     Choice,
     Choices,
     Failed,
+    Finished,
     Record,
     choices_to_json,
-    chosen,
 )
 from qkvflow.experiments.results import read_choices, save_plan
 from qkvflow.experiments.reuse import take_over
+from qkvflow.experiments.search import Search, losses_of
 from qkvflow.experiments.store import loose_path, recorded_plan, write_record
 from qkvflow.files import set_aside, write_json
 from qkvflow.lock import HeldError, locked, waiting
 from qkvflow.models import LanguageModel, forward_flops, unroll
 from qkvflow.provenance import now
-from qkvflow.train import Sink, evaluate, load_model, read_metrics, train
-from qkvflow.train.evaluation import count_windows
-from qkvflow.train.metrics import tell_phase
+from qkvflow.train import Sink, load_model, read_metrics, train
 from qkvflow.train.resume import final_damage, open_data
 from qkvflow.train.run_files import checkpoint_paths
 from qkvflow.train.watching import Bar
@@ -163,7 +162,10 @@ def _do(job: Job, watcher: Watcher, since: str) -> Record | None:
     try:
         with locked(job.claim):
             if not _has_ended(job, since):
-                write_record(job.root, job.place, _attempt(job, watcher))
+                record = _attempt(job, watcher)
+                write_record(job.root, job.place, record)
+                if isinstance(record, Finished):  # nothing is left to be done with them
+                    shutil.rmtree(job.out / "checkpoints", ignore_errors=True)
             return job.record()
     except HeldError:
         return None
@@ -191,24 +193,20 @@ def _attempt(job: Job, watcher: Watcher) -> Record:
 def _finish(job: Job, sinks: Sequence[Sink], began: str) -> Record:
     data = open_data(job.run)
     known = costs_of(job.run, data.tokenizer.vocab_size)  # before training: not every arm has any
-    _set_aside_what_is_lost(job.out)
+    _set_aside_what_is_lost(job)
     outcome = train(job.run, job.out, sinks)
     if outcome.asked_to_stop:
         raise StoppedError(f"Stopped in {job.out}; the same command goes on from there.")
     model = load_model(job.out / "final")
     test = None
     if job.test:
-        size = job.run.batch_size // job.run.accumulate
-        windows = count_windows(data["test"], job.run.length)
-        phase = tell_phase(sinks, "evaluation on the test split", windows)
-        test = evaluate(model, data["test"], length=job.run.length, batch_size=size, advance=phase)
+        test = evaluated(model, data["test"], job, None, "evaluation on the test split", sinks)
     depths = judged_at_depths(model, data["valid"], job, sinks)
-    record = finished_record(
-        job.arm, job.run, job.out, data.digest, known, began=began, test=test, depths=depths
-    )
+    best = judged_at_best(job, data, sinks) if job.judge_best else None
+    about = (job.arm, job.run, job.out, data.digest, known)
+    record = finished_record(*about, began=began, test=test, depths=depths, best=best)
     if job.keep_gates:
         save_gates(model, job.root, job.place)
-    shutil.rmtree(job.out / "checkpoints", ignore_errors=True)
     return record
 
 
@@ -216,59 +214,64 @@ def judged_at_depths(
     model: LanguageModel, split: TokenSplit, job: Job, sinks: Sequence[Sink] = ()
 ) -> tuple[AtDepth, ...]:
     """A trained model at the depths of a job, on as much of a split as that says."""
-    length, size = job.run.length, job.run.batch_size // job.run.accumulate
-    tokens, found = job.depth_tokens, []
+    found = []
     for depth in job.depths:
         other = unroll(model, depth)
-        phase = tell_phase(sinks, f"evaluation at depth {depth}", count_windows(split, length, tokens))
-        seen = evaluate(other, split, length=length, batch_size=size, tokens=tokens, advance=phase)
-        flops = forward_flops(other, 1, length) / length
+        what = f"evaluation at depth {depth}"
+        seen = evaluated(other, split, job, job.depth_tokens, what, sinks)
+        flops = forward_flops(other, 1, job.run.length) / job.run.length
         found.append(AtDepth(depth, seen.loss, seen.bits_per_byte, flops))
     return tuple(found)
 
 
-def _set_aside_what_is_lost(out: Path) -> None:
+def _set_aside_what_is_lost(job: Job) -> None:
     """Set aside a trained model that no record can be made of any more, so that it is trained again.
 
-    One that is damaged is mended from a checkpoint if there is one; its curve is not.
+    One that is damaged is mended from a checkpoint if there is one; its curve is not, nor is the
+    checkpoint of its best evaluation, where it is judged by that.
     """
+    out, checkpoints = job.out, job.out / "checkpoints"
     if not (out / "final").is_dir():
         return
     has_end = any(record["kind"] == "final" for record in read_metrics(out / "metrics.jsonl"))
-    if not has_end or (final_damage(out) and not checkpoint_paths(out / "checkpoints")):
+    if job.judge_best and has_end and lost_its_best(out):
+        shutil.rmtree(checkpoints, ignore_errors=True)  # they are of its last steps
+        set_aside(out / "final")
+    elif not has_end or (final_damage(out) and not checkpoint_paths(checkpoints)):
         set_aside(out / "final")
 
 
 def tune(
     plan: Plan, out: Path, watcher: Watcher | None = None, reuse: Sequence[Path] = ()
 ) -> dict[str, Choice]:
-    """Sweep the learning rate of every arm and keep the choice in OUT/tuned.json.
+    """Sweep the learning rate of every arm, and what else its plan names; keep it in OUT/tuned.json.
 
     A choice that was made stands: a run of a sweep that failed then and might succeed now does not
     change what finished runs were trained with.
     """
     watcher = watcher or Watcher()
     made = read_choices(out)
-    jobs = [job for job in sweep_jobs(plan, out) if job.arm not in _standing(made)]
-    if jobs:
-        made = _keep_choices(out, _swept(plan, out, jobs, watcher, reuse))
+    arms = [arm for arm in plan.names if plan.sweep and arm not in _standing(made)]
+    if arms:
+        made = _keep_choices(out, _swept(plan, out, arms, watcher, reuse))
     return {arm.name: made[arm.name] for arm in plan.arms}
 
 
 def _swept(
-    plan: Plan, out: Path, jobs: Sequence[Job], watcher: Watcher, reuse: Sequence[Path]
+    plan: Plan, out: Path, arms: Sequence[str], watcher: Watcher, reuse: Sequence[Path]
 ) -> dict[str, Choice]:
-    """The best learning rates, with one more tried beyond an end that is best, as often as planned."""
-    assert plan.sweep is not None
-    records: list[Record] = []
-    for _ in range(1 + plan.sweep.widen):
+    """The best learning rates and settings: of every arm what is to be tried next, until nothing is."""
+    searches = {arm: Search.of(plan, arm) for arm in arms}
+    records: dict[str, list[Record]] = {arm: [] for arm in arms}
+    while True:
+        losses = {arm: losses_of(records[arm], searches[arm].values) for arm in arms}
+        jobs = sweep_jobs(plan, out, {arm: searches[arm].ahead(losses[arm]) for arm in arms})
+        if not jobs:
+            return {arm: searches[arm].chosen(losses[arm]) for arm in arms}
         take_over(jobs, reuse)
         watcher.stage("sweep", len(jobs))
-        records += carry_out(jobs, watcher)
-        jobs = wider_jobs(plan, out, chosen(records))
-        if not jobs:
-            break
-    return chosen(records)
+        for record in carry_out(jobs, watcher):
+            records[record.arm].append(record)
 
 
 def _standing(made: Choices) -> dict[str, Choice]:

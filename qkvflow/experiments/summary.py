@@ -14,7 +14,17 @@ import numpy as np
 from qkvflow import statistics
 from qkvflow.experiments.contrasts import Pair, at_depth_name
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.records import Costs, Failed, Finished, Json, Point, Record, by_arm, finished
+from qkvflow.experiments.records import (
+    Costs,
+    Evaluation,
+    Failed,
+    Finished,
+    Json,
+    Point,
+    Record,
+    by_arm,
+    finished,
+)
 from qkvflow.statistics import Interval, Sample, summarise
 
 LARGEST_EXPONENT = 709
@@ -53,11 +63,15 @@ class Summary:
     milliseconds: tuple[float, ...]
     """Per step, of every run."""
     failed_seeds: int
+    best: Sample | None = None
+    """At the best evaluation in training, on the same tokens, where every run was judged there."""
+    best_test: Sample | None = None
+    """These models on the test split."""
 
     @staticmethod
     def of(runs: Sequence[Finished], failed_seeds: int) -> "Summary":
         """The runs of one arm, which differ in their seeds only."""
-        first, opened = runs[0], [run.test.loss for run in runs if run.test is not None]
+        first = runs[0]
         return Summary(
             first.costs,
             first.run["data"],
@@ -67,10 +81,12 @@ class Summary:
             tuple(run.seed for run in runs),
             summarise([run.valid.loss for run in runs]),
             summarise([run.curve[0].loss for run in runs]) if _have_begin(runs) else None,
-            summarise(opened) if len(opened) == len(runs) else None,
+            _of_all(runs, "test"),
             float(np.mean([run.valid.bits_per_byte for run in runs])),
             tuple(run.ms_per_step for run in runs),
             failed_seeds,
+            _of_all(runs, "best"),
+            _of_all(runs, "best test"),
         )
 
     @property
@@ -99,6 +115,8 @@ class Summary:
             "seeds": list(self.seeds),
             **sample_to_json(self.loss, "loss"),
             **({} if self.test is None else sample_to_json(self.test, "test_loss")),
+            **({} if self.best is None else sample_to_json(self.best, "best_loss")),
+            **({} if self.best_test is None else sample_to_json(self.best_test, "best_test_loss")),
             "bits_per_byte": self.bits_per_byte,
             "perplexity": finite(self.perplexity),
             "speed_mean": float(np.mean(speeds)),
@@ -107,6 +125,12 @@ class Summary:
             "all_speeds": speeds,
             "failed_seeds": self.failed_seeds,
         }
+
+
+def _of_all(runs: Sequence[Finished], split: str) -> Sample | None:
+    """The losses of runs on a split, if every run was evaluated on it."""
+    losses = [seen.loss for run in runs if (seen := _evaluation(run, split)) is not None]
+    return summarise(losses) if len(losses) == len(runs) else None
 
 
 def _have_begin(runs: Sequence[Finished]) -> bool:
@@ -208,11 +232,19 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def _evaluation(run: Finished, split: str) -> Evaluation | None:
+    """That of a run on valid or test; "best" and "best test" are those at its best evaluation."""
+    at = run.best if split.startswith("best") else run
+    if at is None:
+        return None
+    return at.test if split.endswith("test") else at.valid
+
+
 def losses_by_arm(records: Sequence[Record], split: str = "valid") -> dict[str, dict[int, float]]:
     """The loss of every finished run on a split, by arm and seed; on valid by ARM@DEPTH, too."""
     found: dict[str, dict[int, float]] = {}
     for run in finished(records):
-        seen = run.valid if split == "valid" else run.test
+        seen = _evaluation(run, split)
         if seen is not None:
             found.setdefault(run.arm, {})[run.seed] = seen.loss
         for each in run.depths if split == "valid" else ():

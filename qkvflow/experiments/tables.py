@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 
 from qkvflow.experiments.gates import gate_use
 from qkvflow.experiments.plan import Arm, Plan
-from qkvflow.experiments.records import Choice, Choices, Costs, Record
+from qkvflow.experiments.records import AtBest, Choice, Choices, Costs, Finished, Record, by_arm
 from qkvflow.experiments.store import Gates
 from qkvflow.experiments.summary import Comparison, Summary, finite, pareto_optimal, steps_below
 from qkvflow.experiments.words import arm_in_words
 from qkvflow.report.table import Row, Table
-from qkvflow.statistics import ALPHA, Interval, Sample, smallest_p_value
+from qkvflow.statistics import ALPHA, Interval, Sample, smallest_p_value, summarise
 
 _Summaries = Mapping[str, Summary]
 _OVER_SEEDS = "mean over seeds and half of Student's 95% interval"
@@ -55,6 +55,44 @@ def losses(summary: _Summaries, baselines: Mapping[str, float], length: int | No
             f"read the split from end to end{begin}."
         )
     return Table(heads, tuple(rows), "Loss", note)
+
+
+def best_evaluation(records: Sequence[Record]) -> Table:
+    """What every model reached at its best evaluation and at the last, with what it had learned."""
+    runs = {arm: [(r, r.best) for r in of if r.best is not None] for arm, of in by_arm(records).items()}
+    runs = {arm: of for arm, of in runs.items() if of}
+    tested = any(best.test is not None for of in runs.values() for _, best in of)
+    heads = ["model", "best after step", "valid, best", "valid, last"]
+    heads += ["test, best", "test, last"] * tested
+    heads += ["train, best", "train, last", "gap, best", "gap, last"]
+    rows = tuple((arm, *_best_and_last(of, tested)) for arm, of in runs.items())
+    return Table(tuple(heads), rows, "Best and last evaluation", _best_note(runs))
+
+
+_Judged = Sequence[tuple[Finished, AtBest]]
+
+
+def _best_and_last(runs: _Judged, tested: bool) -> list[str]:
+    """The columns of a model: where the best evaluation was, and losses at it and at the last."""
+    steps = sorted(best.step for _, best in runs)
+    valid = ([best.valid.loss for _, best in runs], [run.valid.loss for run, _ in runs])
+    test = ([b.test.loss for _, b in runs if b.test], [r.test.loss for r, _ in runs if r.test])
+    learned = ([best.train_loss for _, best in runs], [best.train_loss_at_end for _, best in runs])
+    gaps = [[a - b for a, b in zip(*of, strict=True)] for of in zip(valid, learned, strict=True)]
+    where = f"{steps[0]:,}" if steps[0] == steps[-1] else f"{steps[0]:,} to {steps[-1]:,}"
+    losses = [*valid, *(test if tested else ()), *learned, *gaps]
+    return [where, *(mean_and_half(summarise(of)) if of else "" for of in losses)]
+
+
+def _best_note(runs: Mapping[str, _Judged]) -> str:
+    epochs = [best.epochs for of in runs.values() for _, best in of]
+    often = f"{min(epochs):.1f}" + f" to {max(epochs):.1f}" * (max(epochs) - min(epochs) >= 0.05)
+    return (
+        f"Nats per token, {_OVER_SEEDS}; the text of the train split was read {often} times. Best: the "
+        "model of the lowest valid loss in training, on a part of the split. Valid and test are the "
+        "losses of both models on the whole splits, train those on a part of the train split, without "
+        "dropout; gap: valid minus train."
+    )
 
 
 def over_depth(found: Mapping[str, Mapping[int, Sample]], tokens: int | None = None) -> Table:
@@ -110,6 +148,24 @@ def mean_and_half(sample: Sample | None) -> str:
     return "" if sample is None else f"{sample.mean:.4f} {_half(sample.half_width)}".strip()
 
 
+_ELSEWHERE = {
+    "test": (
+        "Differences on the test split",
+        "The same on the test split, which had no part in the choice of learning rates.",
+    ),
+    "best": (
+        "Differences at the best evaluation",
+        "The same for the models of the best evaluation in training, which were chosen and are judged "
+        "on the valid split.",
+    ),
+    "best test": (
+        "Differences at the best evaluation, on the test split",
+        "The same for these models on the test split, which had no part in the choice of the step.",
+    ),
+}
+"""Titles and notes of differences that are not those at the end on the valid split."""
+
+
 def differences(plan: Plan, tests: Sequence[Comparison]) -> Table:
     """Every pair: the difference of losses, its intervals, and what may be said of it."""
     heads: Row = ("pair", "n", "difference", "95%", "95% unpaired", "p", "p (Holm)", "p (flips)")
@@ -137,9 +193,8 @@ def differences(plan: Plan, tests: Sequence[Comparison]) -> Table:
             "and shows where to look, no more."
         )
         return Table(heads, rows, "Exploratory differences", note)
-    if tests[0].split == "test":
-        note = "The same on the test split, which had no part in the choice of learning rates."
-        return Table(heads, rows, "Differences on the test split", note)
+    if tests[0].split in _ELSEWHERE:
+        return Table(heads, rows, *_ELSEWHERE[tests[0].split])
     return Table(heads, rows, "Differences", _how_to_read(plan, tests))
 
 
@@ -274,7 +329,7 @@ def sweep(choices: Choices, digits: int = 4) -> Table:
             name,
             *(_swept(choice, rate, digits) for rate in rates),
             "none" if choice.learning_rate is None else f"{choice.learning_rate:g}",
-            "" if choice.learning_rate is None else "yes" if choice.inside else "no, at an end",
+            "" if choice.learning_rate is None else _inside(choice.inside),
         )
         for name, choice in choices.items()
     )
@@ -285,6 +340,41 @@ def sweep(choices: Choices, digits: int = 4) -> Table:
     )
     heads = ("model", *map(short_rate, rates), "chosen", "inside")
     return Table(heads, rows, "Learning rates", note)
+
+
+def swept_settings(choices: Choices, digits: int = 4) -> Table | None:
+    """What was swept beside the learning rate, in the order in which it was; None where nothing was."""
+    rows = []
+    for name, choice in choices.items():
+        first = Choice.of(choice.first)
+        if choice.settings:
+            chosen = "" if first.learning_rate is None else short_rate(first.learning_rate)
+            rates = [(short_rate(rate), loss) for rate, loss in choice.first]
+            inside = _inside(first.inside)
+            rows.append((name, "learning rate", _tried(rates, digits), chosen, inside))
+        for of in choice.settings:
+            tried = _tried([(f"{value:g}", loss) for value, loss in of.sweep], digits)
+            rows.append((name, of.name, tried, f"{of.value:g}", _inside(of.inside)))
+    note = (
+        "Valid loss, as in the sweep over learning rates, of one setting after the other, each with "
+        "the best values of those before it. Where they changed, the rates beside the best one were "
+        "tried again; those are the learning rates above. Inside: the best value lies between two that "
+        "were tried, or is 0, below which there is none. What depends on two settings at once may be "
+        "missed."
+    )
+    heads = ("model", "setting", "valid loss at its values", "chosen", "inside")
+    words = frozenset({"setting", "valid loss at its values"})
+    return Table(heads, tuple(rows), "Other settings", note, words) if rows else None
+
+
+def _tried(losses: Sequence[tuple[str, float | None]], digits: int) -> str:
+    """Values with their losses, on one line."""
+    said = [f"{v}: {'failed' if loss is None else f'{loss:.{digits}f}'}" for v, loss in losses]
+    return ", ".join(said)
+
+
+def _inside(inside: bool) -> str:
+    return "yes" if inside else "no, at an end"
 
 
 def _swept(choice: Choice, rate: float, digits: int) -> str:

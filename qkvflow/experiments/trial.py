@@ -15,7 +15,7 @@ WARNING = (
 def trial_of(plan: Plan) -> Plan:
     """The same plan with runs of a few steps, two seeds, no sweep, the test split left closed."""
     short = dict.fromkeys(("steps", "eval_every", "save_every"), STEPS)
-    left_out = {*short, "learning_rates"}
+    left_out = {*short, "learning_rates", "also"}
     arms = {
         arm.name: {name: value for name, value in arm.changes.items() if name not in left_out}
         for arm in plan.arms

@@ -15,7 +15,7 @@ _SHORT = {
     "name": "optimizer {}",
 }
 """Settings that have words of their own."""
-_TOLD_ELSEWHERE = ("model", "parameters_of", "flops_of", "start", "learning_rates")
+_TOLD_ELSEWHERE = ("model", "parameters_of", "flops_of", "start", "learning_rates", "also")
 
 
 def arm_in_words(arm: Arm) -> str:

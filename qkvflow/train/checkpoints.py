@@ -243,6 +243,18 @@ def check_checkpoint(path: Path) -> dict[str, Any]:
     return content
 
 
+def best_checkpoint(out: Path) -> tuple[Path, int] | None:
+    """The checkpoint of the best evaluation of the run in `out`, and its step, if it is whole."""
+    best = out / "checkpoints" / BEST
+    if not best.is_dir():
+        return None
+    path = best.resolve()
+    try:
+        return path, progress_of(check_checkpoint(path)["progress"]).step
+    except FileError:
+        return None
+
+
 def newest_good(directory: Path) -> tuple[Path | None, dict[str, Any], list[str]]:
     """The newest checkpoint that is as it was written, its record, and what is wrong with newer ones.
 

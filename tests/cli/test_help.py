@@ -14,7 +14,8 @@ import pytest
 from qkvflow.cli.main import COMMANDS, GROUPS, main, module_of
 from qkvflow.config import StartConfig
 from qkvflow.config.variants import ADAPTERS, FAMILIES, INTEGRATORS, PARTS
-from qkvflow.experiments.plan import Arm, ArmStart, Plan, Sweep
+from qkvflow.experiments.plan import Arm, ArmStart, Plan
+from qkvflow.experiments.sweep import Sweep
 
 NAMES = [name for name in COMMANDS if name not in GROUPS]
 NAMES += [f"{group} {name}" for group, commands in GROUPS.items() for name in commands]

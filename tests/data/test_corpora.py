@@ -155,6 +155,23 @@ def test_wikitext_is_found_by_argument_and_by_environment(tmp_path, monkeypatch,
     assert corpus.name == "wikitext-2" and text_of(corpus, "valid") == WIKI["valid"]
 
 
+def test_the_beginning_of_a_wikitext_has_its_valid_and_test_split_whole(tmp_path):
+    write_splits(tmp_path, "{}.txt")
+    whole = load_corpus("wikitext-2", data_dir=tmp_path)
+    part = load_corpus("wikitext-2:characters=7", data_dir=tmp_path)
+    assert text_of(part, "train") == text_of(whole, "train")[:7]
+    assert part["train"].characters == 7 and part.digest != whole.digest
+    assert all(text_of(part, split) == text_of(whole, split) for split in ("valid", "test"))
+    for options, words in (
+        ("characters=99999999", "and 99,999,999 were asked for"),
+        ("characters=0", "and 0 were asked for"),
+        ("characters=-3", "wikitext-2 has one option"),
+        ("documents=3", "wikitext-2:characters=500000, and 'documents=3' came"),
+    ):
+        with pytest.raises(DataError, match=words):
+            load_corpus(f"wikitext-2:{options}", data_dir=tmp_path)
+
+
 def test_one_wikitext_is_not_taken_for_the_other(tmp_path):
     write_splits(tmp_path / "wikitext-2", "{}.txt")
     assert load_corpus("wikitext-2", data_dir=tmp_path / "wikitext-2").name == "wikitext-2"

@@ -13,9 +13,10 @@ from safetensors.numpy import save_file
 from qkvflow.config import RunConfig
 from qkvflow.experiments.pack import pack
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.records import choices_to_json, chosen
+from qkvflow.experiments.records import choices_to_json
 from qkvflow.experiments.report import experiment_page, page_of_several
 from qkvflow.experiments.results import read_choices, read_experiment, read_sweep, save_plan
+from qkvflow.experiments.search import chosen
 from qkvflow.experiments.store import loose_gates, loose_path, write_record
 from qkvflow.files import FileError, read_json, write_json
 from qkvflow.lock import locked
@@ -42,7 +43,8 @@ def places():
 
 def write_experiment(out, order=None):
     """An experiment that was never run, its files written in some order."""
-    save_plan(Plan.of(tiny_fields("x.txt", sweep=SWEEP)), out)
+    plan = Plan.of(tiny_fields("x.txt", sweep=SWEEP))
+    save_plan(plan, out)
     todo = list(places().items())
     random.Random(order).shuffle(todo)
     for place, (arm, seed, loss, rate) in todo:
@@ -50,7 +52,7 @@ def write_experiment(out, order=None):
         if place.startswith("runs/gated"):
             gates = {"up": np.full((2, 3), loss, np.float32), "down": np.ones((2, 2), np.float32)}
             save_file(gates, loose_gates(out, place))
-    write_json(out / "tuned.json", choices_to_json(chosen(read_sweep(out))))
+    write_json(out / "tuned.json", choices_to_json(chosen(plan, read_sweep(out))))
     write_json(
         out / "ngram_baselines.json", {"data_digest": "0123456789abcdef", "valid": {"1-gram": 3.2}}
     )

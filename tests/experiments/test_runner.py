@@ -17,7 +17,7 @@ import yaml
 from qkvflow.config import ConfigError
 from qkvflow.experiments.jobs import run_jobs
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.records import Choice, Failed, Finished, chosen, finished, record_to_json
+from qkvflow.experiments.records import Choice, Failed, Finished, finished, record_to_json
 from qkvflow.experiments.report import write_report
 from qkvflow.experiments.results import read_choices, read_experiment, write_results
 from qkvflow.experiments.runner import (
@@ -37,8 +37,6 @@ from qkvflow.train.program import Program
 from qkvflow.train.resume import open_data
 from tests.experiments.support import (
     Counter,
-    made_up_failure,
-    made_up_record,
     run_all,
     tiny_fields,
     without_times,
@@ -320,19 +318,6 @@ def test_what_failed_in_another_process_meanwhile_is_not_tried_again_at_once(tex
     assert counter.begun == []
     path.write_text(json.dumps({**record, "ended": "2000"}))
     assert isinstance(complete(plan, tmp_path, counter)[1], Finished)
-
-
-def test_a_choice_at_an_end_is_said_to_be_at_an_end():
-    sweep = {1e-3: 3.0, 2e-3: 2.0, 4e-3: 2.5}
-    records = [made_up_record("a", 0, loss, rate=rate) for rate, loss in sweep.items()]
-    assert chosen(records)["a"] == Choice(2e-3, True, tuple(sweep.items()))
-    again = [made_up_record("a", 1, loss + 0.5, rate=rate) for rate, loss in sweep.items()]
-    failed = dataclasses.replace(made_up_failure("a", 2), run=again[0].run)
-    mean_of = {rate: loss + 0.25 for rate, loss in sweep.items()}
-    assert chosen([*records, *again])["a"] == Choice(2e-3, True, tuple(mean_of.items()))
-    assert chosen([*records, failed])["a"].sweep[0] == (1e-3, None)
-    assert not chosen(records[1:])["a"].inside
-    assert chosen([made_up_failure("a", 0)])["a"].learning_rate is None
 
 
 def start(plan_path, out):

@@ -16,7 +16,7 @@ class PlanOptions:
     plan: str = "seeds"
     """Plan of the experiment (seeds, laptop, main, ablation, elastic, elastic_bases,
     elastic_adaptation, recipe, recipe_added, recipe_models, state_space, state_space_search, time,
-    integrators, adaptation_bases, adaptation), or a YAML file of the same form."""
+    integrators, regularise, hops, adaptation_bases, adaptation), or a YAML file of the same form."""
     arms: tuple[str, ...] = ()
     """Arms of the plan to run; empty: all."""
     reference: str | None = None

@@ -1,4 +1,4 @@
-"""Sweep the learning rate of every arm of an experiment, and keep the best of each.
+"""Sweep the learning rate of every arm of an experiment, and what else its plan names; keep the best.
 
     qkvflow experiment tune --plan laptop --out results/laptop
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from qkvflow.cli.experiment.shared import ExperimentOptions
-from qkvflow.cli.experiment_display import CHECKING, Bars, tuned_table
+from qkvflow.cli.experiment_display import CHECKING, Bars, settings_table, tuned_table
 from qkvflow.config import ConfigError
 from qkvflow.experiments.runner import prepare, tune
 from qkvflow.progress import elapsed
@@ -37,5 +37,6 @@ def run(options: Options) -> None:
     with Bars(console) as bars:
         choices = tune(plan, options.out, bars, options.reuse)
     bars.tell()
-    console.print(to_terminal(tuned_table(choices)))
+    for table in (tuned_table(choices), *settings_table(choices)):
+        console.print(to_terminal(table))
     console.print(f"Written: {options.out / 'tuned.json'}", markup=False)
