@@ -40,6 +40,8 @@ class Job:
     """Depths at which the trained model is judged, beside its own."""
     depth_tokens: int | None = None
     """Tokens of the valid split that it is judged on there; None: all."""
+    unit_steps: bool = False
+    """Whether every step is 1 there, also with more of them."""
     keep_gates: bool = False
     problem: str | None = None
     """Why it cannot be run."""
@@ -224,6 +226,6 @@ def run_jobs(plan: Plan, out: Path, choices: Choices) -> list[Job]:
                 problem = None if rate else "It has no learning rate: every run of its sweep failed."
             job = Job(arm, run, out, f"runs/{arm}/seed-{seed}", texts.digest(run))
             job = dataclasses.replace(job, test=plan.test, depths=plan.depths)
-            job = dataclasses.replace(job, depth_tokens=plan.depth_tokens)
+            job = dataclasses.replace(job, depth_tokens=plan.depth_tokens, unit_steps=plan.unit_steps)
             jobs.append(dataclasses.replace(job, keep_gates=True, problem=problem))
     return jobs

@@ -15,6 +15,7 @@
     margin: 0.01
     contrasts: [[shared, standard], [narrow, shared]]   # what the plan is about; without: all pairs
     depths: [2, 4, 8]     # every trained model is also judged with so many layers
+    unit_steps: true      # each step is 1 at these depths; without: their sum stays
     plugins: [mine.py]    # Python files that register what the runs name; docs/extending.md
 
 Every arm sees the same text in the same order under the same seed, and draws its weights from the same
@@ -61,6 +62,7 @@ Match = Literal["steps", "parameters", "flops"]
 LONGEST_NAME = 100
 """Characters of an arm's name."""
 _COMMON = ("tokenizer", "bpe_size", "documents", "batch_size", "length", "eval_tokens", "final_tokens")
+_COMMON += ("answers_only",)
 """Fields that no arm may have to itself: all read alike, and are judged alike."""
 
 
@@ -205,6 +207,8 @@ class Plan(Config):
     """Numbers of layers at which every trained model is evaluated, besides its own."""
     depth_tokens: Count | None = None
     """Tokens of the valid split for the evaluation at these depths; None: all."""
+    unit_steps: bool = False
+    """Whether steps are 1 at these depths, so that more layers are more steps and not finer ones."""
     trial: bool = False
     """Whether it is a trial that only checks whether everything works (`trial_of`)."""
 
@@ -263,7 +267,7 @@ class Plan(Config):
         fields = to_dict(self)
         if self.contrasts is None:  # none at all: all pairs are compared
             del fields["contrasts"]
-        for name in ("depths", "depth_tokens", "trial"):
+        for name in ("depths", "depth_tokens", "unit_steps", "trial"):
             if not getattr(self, name):
                 del fields[name]
         return {**fields, "arms": {arm.name: dict(arm.changes) for arm in self.arms}}

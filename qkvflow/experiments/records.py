@@ -20,6 +20,7 @@ from qkvflow.config.strict import (
     to_dict,
     type_problems,
 )
+from qkvflow.data import Accuracy
 from qkvflow.files import FileError
 
 SCHEMA = 2
@@ -49,6 +50,13 @@ class Evaluation:
     whole: bool
     """Whether all of the split was read."""
     tokens: int | None
+    accuracy: Accuracy | None = None
+    """Of a text of questions; None of another text, and of records that are older."""
+
+    @property
+    def judged_by(self) -> float:
+        """What a learning rate is chosen by: the share of wrong answers, or the loss where none are."""
+        return self.loss if self.accuracy is None else 1 - self.accuracy.whole
 
 
 @dataclass(frozen=True)
@@ -83,6 +91,8 @@ class AtDepth:
     loss: float
     bits_per_byte: float
     flops_per_token: float
+    accuracy: Accuracy | None = None
+    """As of an evaluation."""
 
 
 class Point(NamedTuple):
@@ -163,7 +173,11 @@ def record_to_json(record: Record) -> Json:
     for name, value in table.items():
         flat |= value if name in ("origin", "costs") else {name: value}
     most: Json = {"taken_from": None, "depths": []}
-    return {name: value for name, value in flat.items() if name not in most or value != most[name]}
+    flat = {name: value for name, value in flat.items() if name not in most or value != most[name]}
+    for part in [flat.get("valid"), flat.get("test"), *flat.get("depths", ())]:
+        if part and part["accuracy"] is None:
+            del part["accuracy"]
+    return flat
 
 
 def record_of_json(content: Any, where: str) -> Record:
@@ -208,14 +222,20 @@ def _record(content: Json) -> Record:
     read = {
         "run": run,
         "origin": origin,
-        "valid": _part(Evaluation, content["valid"]),
-        "test": content["test"] and _part(Evaluation, content["test"]),
+        "valid": _judged(Evaluation, content["valid"]),
+        "test": content["test"] and _judged(Evaluation, content["test"]),
         "costs": _part(Costs, content),
         "curve": tuple(map(_point, content["curve"])),
         "notes": tuple(content["notes"]),
-        "depths": tuple(_part(AtDepth, each) for each in content.get("depths", ())),
+        "depths": tuple(_judged(AtDepth, each) for each in content.get("depths", ())),
     }
     return _part(Finished, {**content, **read})
+
+
+def _judged(kind: type[T], content: Json) -> T:
+    """A part that may have an accuracy."""
+    known = content.get("accuracy")
+    return _part(kind, {**content, "accuracy": known and _part(Accuracy, known)})
 
 
 def _part(kind: type[T], content: Json) -> T:
@@ -268,7 +288,8 @@ class Choice:
     inside: bool
     """Whether it lies inside of the range that was tried, not at an end."""
     sweep: tuple[tuple[float, float | None], ...]
-    """Learning rates, rising, each with its valid loss; None where the run failed."""
+    """Learning rates, rising, each with its valid loss, or the share of wrong answers in a text of
+    questions; None where the run failed."""
 
     @staticmethod
     def of(sweep: Iterable[tuple[float, float | None]]) -> "Choice":
@@ -295,11 +316,11 @@ Choices = Mapping[str, Choice]
 def chosen(records: Sequence[Record]) -> dict[str, Choice]:
     """The best learning rate of each arm of which these are the runs of the sweep.
 
-    A rate has the mean loss of its seeds; one at which a run failed has none.
+    A rate has the mean of its seeds, of losses or of wrong answers; one at which a run failed has none.
     """
     sweeps: dict[str, dict[float, list[float | None]]] = {}
     for record in records:
-        loss = record.valid.loss if isinstance(record, Finished) else None
+        loss = record.valid.judged_by if isinstance(record, Finished) else None
         sweeps.setdefault(record.arm, {}).setdefault(record.learning_rate, []).append(loss)
     return {
         arm: Choice.of((rate, _mean(losses)) for rate, losses in sweep.items())

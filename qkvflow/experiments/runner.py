@@ -46,7 +46,7 @@ from qkvflow.files import set_aside, write_json
 from qkvflow.lock import HeldError, locked, waiting
 from qkvflow.models import LanguageModel, forward_flops, unroll
 from qkvflow.provenance import now
-from qkvflow.train import Sink, evaluate, load_model, read_metrics, train
+from qkvflow.train import Evaluation, Sink, evaluate, load_model, read_metrics, train
 from qkvflow.train.evaluation import count_windows
 from qkvflow.train.metrics import tell_phase
 from qkvflow.train.resume import final_damage, open_data
@@ -196,12 +196,7 @@ def _finish(job: Job, sinks: Sequence[Sink], began: str) -> Record:
     if outcome.asked_to_stop:
         raise StoppedError(f"Stopped in {job.out}; the same command goes on from there.")
     model = load_model(job.out / "final")
-    test = None
-    if job.test:
-        size = job.run.batch_size // job.run.accumulate
-        windows = count_windows(data["test"], job.run.length)
-        phase = tell_phase(sinks, "evaluation on the test split", windows)
-        test = evaluate(model, data["test"], length=job.run.length, batch_size=size, advance=phase)
+    test = judged(model, data["test"], job, sinks, "evaluation on the test split") if job.test else None
     depths = judged_at_depths(model, data["valid"], job, sinks)
     record = finished_record(
         job.arm, job.run, job.out, data.digest, known, began=began, test=test, depths=depths
@@ -216,15 +211,34 @@ def judged_at_depths(
     model: LanguageModel, split: TokenSplit, job: Job, sinks: Sequence[Sink] = ()
 ) -> tuple[AtDepth, ...]:
     """A trained model at the depths of a job, on as much of a split as that says."""
-    length, size = job.run.length, job.run.batch_size // job.run.accumulate
-    tokens, found = job.depth_tokens, []
+    length, found = job.run.length, []
     for depth in job.depths:
-        other = unroll(model, depth)
-        phase = tell_phase(sinks, f"evaluation at depth {depth}", count_windows(split, length, tokens))
-        seen = evaluate(other, split, length=length, batch_size=size, tokens=tokens, advance=phase)
+        other = unroll(model, depth, unit_steps=job.unit_steps)
+        seen = judged(other, split, job, sinks, f"evaluation at depth {depth}", job.depth_tokens)
         flops = forward_flops(other, 1, length) / length
-        found.append(AtDepth(depth, seen.loss, seen.bits_per_byte, flops))
+        found.append(AtDepth(depth, seen.loss, seen.bits_per_byte, flops, seen.accuracy))
     return tuple(found)
+
+
+def judged(
+    model: LanguageModel,
+    split: TokenSplit,
+    job: Job,
+    sinks: Sequence[Sink],
+    what: str,
+    tokens: int | None = None,
+) -> Evaluation:
+    """A model on a split, or on so many tokens of it, as the run of a job is judged."""
+    run = job.run
+    return evaluate(
+        model,
+        split,
+        length=run.length,
+        batch_size=run.batch_size // run.accumulate,
+        tokens=tokens,
+        advance=tell_phase(sinks, what, count_windows(split, run.length, tokens)),
+        answers_only=run.answers_only,
+    )
 
 
 def _set_aside_what_is_lost(out: Path) -> None:
