@@ -14,8 +14,8 @@ class PlanOptions:
     """Which plan is meant, and how it is changed."""
 
     plan: str = "seeds"
-    """Plan of the experiment: seeds, laptop, ablation, elastic, recipe, recipe_added, recipe_models,
-    adaptation_bases, adaptation, or a YAML file of the same form."""
+    """Plan of the experiment: seeds, laptop, ablation, elastic, hops, recipe, recipe_added,
+    recipe_models, adaptation_bases, adaptation, or a YAML file of the same form."""
     arms: tuple[str, ...] = ()
     """Arms of the plan to run; empty: all."""
     reference: str | None = None
