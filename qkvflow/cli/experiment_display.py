@@ -220,7 +220,11 @@ def show_experiment(experiment: Experiment, console: Console) -> int:
     summary, tests, out = experiment.summary, experiment.tests, experiment.out
     shown = [tuned_table(experiment.choices)] if experiment.choices else []
     shown += [loss_table(summary), cost_table(summary, experiment.plan.reference)]
-    shown += [tables.accuracy(experiment.records)] if answers_by_arm(experiment.records) else []
+    shown += (
+        [tables.accuracy(experiment.records, halves=False)]
+        if answers_by_arm(experiment.records)
+        else []
+    )
     shown += [difference_table(experiment.plan, tests)] if tests else []
     for table in shown:
         console.print(to_terminal(table))

@@ -61,8 +61,10 @@ Match = Literal["steps", "parameters", "flops"]
 """What arms can have in common with the reference."""
 LONGEST_NAME = 100
 """Characters of an arm's name."""
-_COMMON = ("tokenizer", "bpe_size", "documents", "batch_size", "length", "eval_tokens", "final_tokens")
-_COMMON += ("answers_only",)
+_COMMON = (
+    *("tokenizer", "bpe_size", "documents", "batch_size", "length", "answers_only"),
+    *("eval_tokens", "final_tokens"),
+)
 """Fields that no arm may have to itself: all read alike, and are judged alike."""
 
 

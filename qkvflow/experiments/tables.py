@@ -82,18 +82,28 @@ def over_depth(found: Mapping[str, Mapping[int, Sample]], tokens: int | None = N
     return Table(("model", *map(str, depths)), rows, "Loss over depth", note)
 
 
-def accuracy(records: Sequence[Record]) -> Table:
-    """How many answers every model has right, by how long their questions are; and the best guess."""
+def accuracy(records: Sequence[Record], halves: bool = True) -> Table:
+    """How many answers every model has right, by how long their questions are; and the best guess.
+
+    Half of the interval stands beside each mean, unless room is scarce.
+    """
     found = answers_by_arm(records)
     known = next(run.valid.accuracy for run in finished(records) if run.valid.accuracy is not None)
     counts = list(known.by_count)
     rows = [
-        (name, *map(_percent, (of.answers, of.tokens, *(of.by_count[count] for count in counts))))
+        (
+            name,
+            *(
+                _percent(share, halves)
+                for share in (of.answers, of.tokens, *(of.by_count[count] for count in counts))
+            ),
+        )
         for name, of in found.items()
     ]
     rows.append(("guess", "", "", *(f"{known.guess[count]:.1%}" for count in counts)))
     note = (
-        f"Share of the answers of the valid split that are right in every token, {_OVER_SEEDS}; "
+        f"Share of the answers of the valid split that are right in every token, "
+        f"{_OVER_SEEDS if halves else 'mean over seeds'}; "
         f"tokens: share of their tokens. Further columns: answers by {known.counted}. MODEL@LAYERS: "
         "with so many layers. guess: the best that sees the question alone; a perfect solver has 100%."
     )
@@ -101,8 +111,8 @@ def accuracy(records: Sequence[Record]) -> Table:
     return Table(heads, tuple(rows), "Accuracy", note)
 
 
-def _percent(sample: Sample) -> str:
-    half = "" if sample.half_width is None else f" +- {100 * sample.half_width:.1f}"
+def _percent(sample: Sample, halves: bool) -> str:
+    half = "" if sample.half_width is None or not halves else f" +- {100 * sample.half_width:.1f}"
     return f"{100 * sample.mean:.1f}{half}%"
 
 

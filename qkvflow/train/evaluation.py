@@ -74,7 +74,7 @@ def evaluate(
     seen = int(count.sum())
     loss = float(total.sum() / seen)
     bits = loss / math.log(2) if answers_only else split.bits_per_byte(loss)
-    error, accuracy = _error(total, count, loss), judged and judged.accuracy(length)
+    error, accuracy = _error(total, count, loss), None if judged is None else judged.accuracy(length)
     return Evaluation(loss, bits, seen, chosen == windows, error, accuracy)
 
 

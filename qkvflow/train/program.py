@@ -206,8 +206,11 @@ class Program:
     def _pair(self, step: int, seed: int) -> Batch:
         """Inputs and targets of one seed; targets that count nothing are -1."""
         run, split = self._run, self._data["train"]
-        known = {"digest": self._data.digest, "seed": seed, "step": step}
-        batch = partial(batch_at, **known, batch_size=run.batch_size, length=run.length)
+
+        def batch(of: np.ndarray) -> Batch:
+            sizes = {"batch_size": run.batch_size, "length": run.length}
+            return batch_at(of, digest=self._data.digest, seed=seed, step=step, **sizes)
+
         inputs, targets = batch(split.ids)
         if self._wanted is not None:
             targets = np.where(batch(self._wanted)[1], targets, -1).astype(np.int32)

@@ -77,6 +77,8 @@ def test_the_table_of_accuracy_has_a_row_for_every_depth_and_the_guess():
     assert table.heads == ("model", "answers", "tokens", "1 hops", "2 hops")
     assert [row[0] for row in table.rows] == ["a", "a@8", "guess"]
     assert table.rows[0][1].startswith("55.0 +- ") and table.rows[1][1] == "90.0 +- 0.0%"
+    brief = tables.accuracy(records, halves=False).rows[0]
+    assert brief == ("a", "55.0%", "90.0%", "55.0%", "25.0%"), "as 80 columns hold it"
     assert table.rows[2] == ("guess", "", "", "50.0%", "25.0%")
 
 
