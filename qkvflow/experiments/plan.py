@@ -15,7 +15,6 @@
     margin: 0.01
     contrasts: [[shared, standard], [narrow, shared]]   # what the plan is about; without: all pairs
     depths: [2, 4, 8]     # every trained model is also judged with so many layers
-    unit_steps: true      # each step is 1 at these depths; without: their sum stays
     plugins: [mine.py]    # Python files that register what the runs name; docs/extending.md
 
 Every arm sees the same text in the same order under the same seed, and draws its weights from the same
@@ -61,10 +60,8 @@ Match = Literal["steps", "parameters", "flops"]
 """What arms can have in common with the reference."""
 LONGEST_NAME = 100
 """Characters of an arm's name."""
-_COMMON = (
-    *("tokenizer", "bpe_size", "documents", "batch_size", "length", "answers_only"),
-    *("eval_tokens", "final_tokens"),
-)
+_READ_ALIKE = ("tokenizer", "bpe_size", "documents", "batch_size", "length")
+_COMMON = (*_READ_ALIKE, "answers_only", "eval_tokens", "final_tokens")
 """Fields that no arm may have to itself: all read alike, and are judged alike."""
 
 
