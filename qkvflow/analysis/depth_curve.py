@@ -8,7 +8,7 @@ from pathlib import Path
 
 from qkvflow.data import TokenSplit
 from qkvflow.models import LanguageModel, forward_flops, unroll
-from qkvflow.report.table import Table
+from qkvflow.report.table import Row, Table
 from qkvflow.train.evaluation import Evaluation, evaluate
 
 
@@ -33,6 +33,7 @@ def depth_curve(
     batch_size: int = 8,
     tokens: int | None = None,
     unit_steps: bool = False,
+    answers_only: bool = False,
     advance: Callable[[int], None] = lambda windows: None,
 ) -> list[DepthPoint]:
     """A model at each of several depths, on the same tokens of a split.
@@ -40,7 +41,9 @@ def depth_curve(
     Raises:
         ConfigError: the model has no such depth, or is too large there.
     """
-    judged = partial(evaluate, split=split, length=length, batch_size=batch_size)
+    judged = partial(
+        evaluate, split=split, length=length, batch_size=batch_size, answers_only=answers_only
+    )
     sampled = [(depth, unroll(model, depth, unit_steps=unit_steps)) for depth in depths]
     points = []
     for depth, at_this in sampled:
@@ -55,8 +58,16 @@ def depth_curve(
 
 def depth_table(points: Sequence[DepthPoint]) -> Table:
     """A row for every depth."""
-    heads = ("layers", "nats/token", "standard error", "bits/byte", "MFLOP/token", "ms/1,000 tokens")
-    rows = (
+    heads: Row = (
+        "layers",
+        "nats/token",
+        "standard error",
+        "bits/byte",
+        "MFLOP/token",
+        "ms/1,000 tokens",
+    )
+    found = [accuracy for point in points if (accuracy := point.evaluation.accuracy) is not None]
+    rows: list[Row] = [
         (
             str(point.depth),
             f"{point.evaluation.loss:.4f}",
@@ -66,7 +77,13 @@ def depth_table(points: Sequence[DepthPoint]) -> Table:
             f"{point.milliseconds:.1f}",
         )
         for point in points
-    )
+    ]
+    if found:
+        heads += ("answers right", *(f"{count} {found[0].counted}" for count in found[0].by_count))
+        rows = [
+            (*row, *(f"{share:.1%}" for share in (of.whole, *of.by_count.values())))
+            for row, of in zip(rows, found, strict=True)
+        ]
     return Table(heads, tuple(rows))
 
 

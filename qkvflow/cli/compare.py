@@ -57,7 +57,8 @@ class Options:
     seeds: int = 1
     """Number of seeds that each model is trained with."""
     data: str = "embedded"
-    """A corpus (embedded, wikitext-2, wikitext-103, markov, hf:OWNER/NAME) or a path to text."""
+    """A corpus (embedded, wikitext-2, wikitext-103, markov, hops, addition, hf:OWNER/NAME) or a path
+    to text."""
     processes: int | None = None
     """Models trained at the same time, each on its share of the CPU cores. None: one per core."""
     out: Path | None = None

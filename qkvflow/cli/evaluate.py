@@ -5,6 +5,8 @@
     qkvflow evaluate --checkpoint runs/first --tasks lambada_openai,hellaswag --shots 5 --depth 8
 
 The text is that of the model's own run, where no other is named.
+Of a text of questions (hops, addition) a second table says how many answers are right; where a run was
+trained on answers only, the loss is theirs, too.
 The baseline that a model has to beat can be shown beside it: --ngrams 3 fits n-grams of order 1 to 3 on
 the train split of the same text, in the same tokens.
 
@@ -23,6 +25,7 @@ from qkvflow.analysis.early import early_curve, early_table
 from qkvflow.config import ConfigError
 from qkvflow.config.strict import Bound, Count, NotNegativeInt, Share, bound_problems
 from qkvflow.data import (
+    Accuracy,
     NGramModel,
     TokenDataset,
     TokenSplit,
@@ -37,7 +40,7 @@ from qkvflow.progress import elapsed, progress
 from qkvflow.report.table import Table, to_terminal
 from qkvflow.train import Evaluation, evaluate, load_model, read_tokenizer
 from qkvflow.train.evaluation import count_windows
-from qkvflow.train.resume import own_text, text_digest
+from qkvflow.train.resume import find_run, own_text, text_digest
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,8 @@ def show_one(model: LanguageModel, dataset: TokenDataset, data: str, options: Op
     model = at_depth_of(model, options)
     result = evaluated(model, split, options)
     part = "whole" if result.whole else "a part of the"
-    print(f"{data}, {part} {options.split} split, depth {model.config.num_layers}")
+    of = ", its answers" * is_of_answers(split, options)
+    print(f"{data}, {part} {options.split} split{of}, depth {model.config.num_layers}")
     heads = ("", "tokens", "nats/token", "standard error", "bits/byte")
     own, bits = f"{result.standard_error:.4f}", f"{result.bits_per_byte:.4f}"
     rows = [(str(options.checkpoint), f"{result.tokens:,}", f"{result.loss:.4f}", own, bits)]
@@ -124,6 +128,29 @@ def show_one(model: LanguageModel, dataset: TokenDataset, data: str, options: Op
         bits = f"{split.bits_per_byte(loss):.4f}"
         rows += [(f"n-gram of order {order}", f"{len(split.ids):,}", f"{loss:.4f}", "", bits)]
     Console().print(to_terminal(Table(heads, tuple(rows))))
+    if result.accuracy is not None:
+        Console().print(to_terminal(accuracy_table(result.accuracy)))
+
+
+def accuracy_table(accuracy: Accuracy) -> Table:
+    """How many answers are right, all of them and by how long their questions are."""
+    rows = [("all answers", f"{accuracy.whole:.1%}", "")]
+    rows += [
+        (f"{count} {accuracy.counted}", f"{share:.1%}", f"{accuracy.guess[count]:.1%}")
+        for count, share in accuracy.by_count.items()
+    ]
+    rows += [("tokens of answers", f"{accuracy.tokens:.1%}", "")]
+    note = (
+        f"Of {accuracy.answers:,} answers; one is right if all of its tokens are. guess: the best that "
+        "sees the question alone."
+    )
+    return Table(("", "right", "guess"), tuple(rows), "Accuracy", note)
+
+
+def is_of_answers(split: TokenSplit, options: Options) -> bool:
+    """Whether a model was trained on answers only, so that its loss on other tokens says nothing."""
+    run = None if split.answers is None else find_run(options.checkpoint)
+    return run is not None and run.answers_only
 
 
 def show_tasks(options: Options) -> None:
@@ -188,6 +215,7 @@ def show_depths(model: LanguageModel, split: TokenSplit, data: str, options: Opt
             batch_size=options.batch_size,
             tokens=options.tokens,
             unit_steps=options.unit_steps,
+            answers_only=is_of_answers(split, options),
             advance=advance,
         )
     seen = points[0].evaluation
@@ -252,6 +280,7 @@ def evaluated(model: LanguageModel, split: TokenSplit, options: Options) -> Eval
             batch_size=options.batch_size,
             tokens=options.tokens,
             advance=next_batch,
+            answers_only=is_of_answers(split, options),
         )
 
 

@@ -15,7 +15,7 @@ from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Choices, Failed, Finished, Record
 from qkvflow.experiments.results import Experiment, read_experiment, write_results
 from qkvflow.experiments.runner import Watcher, complete, prepare
-from qkvflow.experiments.summary import Comparison, Summary
+from qkvflow.experiments.summary import Comparison, Summary, answers_by_arm
 from qkvflow.experiments.trial import WARNING
 from qkvflow.experiments.workers import sharing_cores, workers
 from qkvflow.lock import waiting
@@ -213,7 +213,7 @@ def run_experiment(
         with workers(plan, out, left), Bars(console, 1 + len(left)) as bars:
             complete(plan, out, bars, reuse)
     bars.tell()
-    if data is not None:
+    if data is not None and not plan.base.get("answers_only"):  # n-grams are of all tokens
         with elapsed("fitting n-gram baselines"):
             ngram_baselines(data, out)
     # What was read last is written last.
@@ -229,6 +229,11 @@ def show_experiment(experiment: Experiment, console: Console) -> int:
     shown = [tuned_table(experiment.choices)] if experiment.choices else []
     shown += settings_table(experiment.choices)
     shown += [loss_table(summary), cost_table(summary, experiment.plan.reference)]
+    shown += (
+        [tables.accuracy(experiment.records, halves=False)]
+        if answers_by_arm(experiment.records)
+        else []
+    )
     shown += [difference_table(experiment.plan, tests)] if tests else []
     for table in shown:
         console.print(to_terminal(table))

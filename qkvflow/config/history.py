@@ -8,7 +8,7 @@ Version 2 had a factor on the learning rate of each of four groups of arrays (`h
 are now `groups` of the optimizer.
 
 Version 3 had no settings of the depths of training steps but the depths themselves, version 4 one
-residual stream, and version 5 no runs that went on after their end.
+residual stream, version 5 no runs that went on after their end, and version 6 none of answers only.
 
 Records and checkpoints say by which version they were written; what says nothing is of version 1.
 Tables stay tables here: a switch that is no longer there can still be read, and is refused when it is
@@ -18,7 +18,7 @@ to run.
 from collections.abc import Mapping
 from typing import Any
 
-VERSION = 6
+VERSION = 7
 """Of the layout that `RunConfig.to_dict` writes."""
 _CAME_LATER: dict[str, Any] = {
     "final_tokens": None,
@@ -28,6 +28,7 @@ _CAME_LATER: dict[str, Any] = {
     "least_coverage": 0.99,
     "depth_weights": [],
     "continued": [],
+    "answers_only": False,
     **dict.fromkeys(("depth_jitter", "deepen_at", "taught"), 0.0),
 }
 _CAME_LATER_TO_ARCHITECTURE: dict[str, Any] = {

@@ -165,7 +165,8 @@ class RunConfig(TrainingConfig):
     model: str = "time_indexed_mlp"
     """Name of the model: standard, tong_neuralode, time_indexed_mlp, time_indexed_ssm, ..."""
     data: str = "embedded"
-    """A corpus (embedded, wikitext-2, wikitext-103, markov, hf:OWNER/NAME) or a path to text."""
+    """A corpus (embedded, wikitext-2, wikitext-103, markov, hops, addition, hf:OWNER/NAME) or a path to
+    text."""
     documents: Count | None = 10_000
     """Documents to stream from hf:OWNER/NAME; None: all."""
     tokenizer: str = "char"
@@ -186,6 +187,9 @@ class RunConfig(TrainingConfig):
     taught: Share = 0.0
     """Share of the loss at shallow depths that is distillation from the deepest of depths, which is
     then also trained in every step."""
+    answers_only: bool = False
+    """Train, and measure the loss, on the tokens of answers alone; needs a text of questions (hops,
+    addition)."""
     seeds: Annotated[int, Bound(f"1 to {MOST_SEEDS:,}", 1, MOST_SEEDS + 1)] = 1
     """Number of models trained at once in one program, with the seeds seed, seed + 1, ..."""
     parallel: Literal["data", "fsdp"] = "data"
@@ -268,6 +272,8 @@ def _depth_relations(run: RunConfig) -> list[str]:
         for name in ("depth_jitter", "deepen_at", "taught")
         if getattr(run, name) and not run.depths
     ]
+    if run.answers_only and run.taught:
+        problems.append(f"answers_only: taught is {run.taught}, which is of all tokens; leave one out.")
     weights = run.depth_weights
     are_weights = all(0 <= weight < math.inf for weight in weights) and sum(weights) > 0
     if weights and (len(weights) != len(run.depths) or not are_weights):

@@ -9,6 +9,10 @@ Pure Python and numpy. `tokenizers`, `datasets` and `rich` are imported only whe
     )
 """
 
+from qkvflow.data.addition import Addition as Addition
+from qkvflow.data.answers import Accuracy as Accuracy
+from qkvflow.data.answers import Answers as Answers
+from qkvflow.data.answers import Questions as Questions
 from qkvflow.data.batches import batch_at as batch_at
 from qkvflow.data.batches import never_targets as never_targets
 from qkvflow.data.batches import windows_per_epoch as windows_per_epoch
@@ -24,6 +28,7 @@ from qkvflow.data.corpus import make_corpus as make_corpus
 from qkvflow.data.embedded import embedded_corpus as embedded_corpus
 from qkvflow.data.errors import DataError as DataError
 from qkvflow.data.evaluation import eval_windows as eval_windows
+from qkvflow.data.hops import Hops as Hops
 from qkvflow.data.hub import hub_corpus as hub_corpus
 from qkvflow.data.markov import MarkovLanguage as MarkovLanguage
 from qkvflow.data.ngram import NGramModel as NGramModel

@@ -2,14 +2,18 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any, TypeVar
 
+from qkvflow.config import nearest
 from qkvflow.config.registry import Registry
 from qkvflow.data.corpus import Corpus
 from qkvflow.data.errors import DataError
 from qkvflow.data.files import directory_corpus, file_corpus
 from qkvflow.files import expanded
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,8 @@ def load_corpus(
     |---|---|
     | `embedded` | the language reference and standard library of the running Python |
     | `markov[:order=2,symbols=8,...]` | a generated language of known entropy rate |
+    | `hops[:hops=3,test_hops=6,...]` | generated texts, and what p hops of induction answer |
+    | `addition[:operands=3,...]` | generated sums, their digits from the last to the first |
     | `wikitext-2`, `wikitext-103` | from `data_dir` or `$QKVFLOW_DATA`, else from the hub |
     | `wikitext-2:characters=500000` | the same, of the train split the first characters only |
     | `hf:OWNER/NAME[/CONFIG]` | the first `limit` documents of a dataset, column `field` |
@@ -72,6 +78,22 @@ def refuse_options(name: str, options: str) -> None:
     """For corpora of which there is one only."""
     if options:
         raise DataError(f"{name} takes no options, and {options!r} came; leave out the colon.")
+
+
+def read_options(name: str, options: str, kind: Callable[..., T]) -> T:
+    """What `option=value,...` makes of a dataclass with defaults; one that it lacks is refused."""
+    known: dict[str, Any] = {field.name: type(field.default) for field in fields(kind)}  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for option in filter(None, options.split(",")):
+        key, _, value = option.partition("=")
+        if key not in known:
+            raise DataError(f"{name} has no option {key!r}. {nearest(key, known)}")
+        try:
+            values[key] = known[key](value)
+        except ValueError as error:
+            wanted = known[key].__name__
+            raise DataError(f"{name}: {key}={value!r} is not a {wanted}.") from error
+    return kind(**values)
 
 
 def _directory(path: str | os.PathLike[str] | None) -> Path | None:

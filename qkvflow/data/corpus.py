@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from qkvflow.data.answers import Questions
 from qkvflow.data.errors import DataError
 from qkvflow.data.text import read_text
 from qkvflow.progress import progress
@@ -74,6 +75,8 @@ class Corpus:
     """sha256 of the text of all splits and of the rule that split it."""
     entropy_rate: float | None = None
     """Nats per symbol, where it is known exactly (`markov`): no honest loss lies below it."""
+    questions: Questions | None = None
+    """What it asks, where its answers are known (`hops`, `addition`)."""
 
     def chunks(self, split: str) -> Iterator[str]:
         """The text of a split, block by block, documents joined by a blank line."""
@@ -96,6 +99,7 @@ def make_corpus(
     splits: Mapping[str, Iterable[Document]],
     rule: str,
     entropy_rate: float | None = None,
+    questions: Questions | None = None,
 ) -> Corpus:
     """Read every split once: check it, count it, and put the digest over it.
 
@@ -108,7 +112,7 @@ def make_corpus(
         }
     content = {"rule": rule, **{split: text.sha256 for split, text in checked.items()}}
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    return Corpus(name, source, checked, digest, entropy_rate)
+    return Corpus(name, source, checked, digest, entropy_rate, questions)
 
 
 def shortened(corpus: Corpus, characters: int) -> Corpus:

@@ -6,16 +6,14 @@ P[s, a] the probability of symbol a after s, pi the stationary distribution over
 
 import string
 from bisect import bisect_left
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from qkvflow.config import nearest
 from qkvflow.config.strict import COUNTS, shown
-from qkvflow.data.corpora import CORPORA, Reading
+from qkvflow.data.corpora import CORPORA, Reading, read_options
 from qkvflow.data.corpus import Corpus, TextDocument, make_corpus
 from qkvflow.data.errors import DataError
 
@@ -70,8 +68,8 @@ class MarkovLanguage:
     @cached_property
     def transition(self) -> npt.NDArray[np.float64]:
         """P, of shape [A**k, A]; rows are states in base-A order, the oldest symbol first."""
-        uniform = _uniform((self.seed, 0), self.symbols**self.order * self.symbols)
-        logits = -self.sharpness * np.log(-np.log(uniform)).reshape(-1, self.symbols)
+        drawn = uniform((self.seed, 0), self.symbols**self.order * self.symbols)
+        logits = -self.sharpness * np.log(-np.log(drawn)).reshape(-1, self.symbols)
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         return np.asarray(weights / weights.sum(axis=1, keepdims=True), np.float64)
 
@@ -88,7 +86,7 @@ class MarkovLanguage:
 
     def sample(self, length: int, stream: int) -> str:
         """`length` symbols from the stationary chain; each `stream` is another text."""
-        first, *draws = _uniform((self.seed, 1 + stream), length + 1).tolist()
+        first, *draws = uniform((self.seed, 1 + stream), length + 1).tolist()
         table = np.cumsum(self.transition, axis=1)
         table[:, -1] = 1.0
         state = min(int(np.searchsorted(np.cumsum(self.stationary), first)), len(table) - 1)
@@ -103,7 +101,7 @@ class MarkovLanguage:
 @CORPORA.register("markov")
 def markov_corpus(options: str, reading: Reading) -> Corpus:
     """The corpus of a `MarkovLanguage`; `options` is like `order=3,symbols=6,seed=1`."""
-    language = MarkovLanguage(**_parse(options))
+    language = read_options("markov", options, MarkovLanguage)
     n = language.characters
     lengths = {"train": n, "valid": max(n // 10, 1), "test": max(n // 10, 1)}
     splits = {
@@ -130,23 +128,8 @@ def stationary_distribution(transition: npt.NDArray[np.float64]) -> npt.NDArray[
     return np.asarray(solution / solution.sum(), np.float64)
 
 
-def _uniform(seed: tuple[int, int], count: int) -> npt.NDArray[np.float64]:
+def uniform(seed: tuple[int, ...], count: int) -> npt.NDArray[np.float64]:
     """Numbers in (0, 1) from raw generator bits, which numpy keeps stable between versions."""
     bits = np.random.PCG64(np.random.SeedSequence(seed)).random_raw(count)
     # 52 bits: with 53 the half would be rounded away at the upper end and yield 1.
     return np.asarray(((bits >> np.uint64(12)) + 0.5) * 2.0**-52, np.float64)
-
-
-def _parse(options: str) -> dict[str, Any]:
-    known: dict[str, Any] = {field.name: type(field.default) for field in fields(MarkovLanguage)}
-    values: dict[str, Any] = {}
-    for option in filter(None, options.split(",")):
-        key, _, value = option.partition("=")
-        if key not in known:
-            raise DataError(f"markov has no option {key!r}. {nearest(key, known)}")
-        try:
-            values[key] = known[key](value)
-        except ValueError as error:
-            wanted = known[key].__name__
-            raise DataError(f"markov: {key}={value!r} is not a {wanted}.") from error
-    return values

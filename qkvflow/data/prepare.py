@@ -10,13 +10,14 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from qkvflow.config.strict import matches, read_typed
+from qkvflow.data.answers import Answers, Questions, find_answers
 from qkvflow.data.cache import caching
 from qkvflow.data.corpus import SPLITS, Corpus, of_split
 from qkvflow.data.errors import DataError
@@ -49,6 +50,8 @@ class TokenSplit:
     """Of the text in UTF-8, which makes bits per byte computable for every tokenizer."""
     lost: int = 0
     """Bytes of the text that the ids do not give back."""
+    answers: Answers | None = None
+    """Where its answers are, if it is a text of questions."""
 
     def bits_per_byte(self, nats_per_token: float) -> float:
         """nats/token * tokens/byte / ln 2: the one loss that tokenizers can be compared by.
@@ -135,6 +138,7 @@ def _write_dataset(corpus: Corpus, tokenizer: Tokenizer, directory: Path) -> Non
         "corpus": corpus.name.encode(errors="backslashreplace").decode(),  # a file's may be no UTF-8
         "digest": corpus.digest,
         "entropy_rate": corpus.entropy_rate,
+        "questions": corpus.questions and asdict(corpus.questions),
         "dtype": tokenizer.dtype.str,
         "splits": splits,
         "tokenizer": tokenizer.to_dict(),
@@ -204,13 +208,18 @@ def open_dataset(directory: str | os.PathLike[str]) -> TokenDataset:
     path = Path(directory)
     sidecar = _read_sidecar(path)
     dtype, known = np.dtype(sidecar["dtype"]), sidecar["splits"]
+    tokenizer = tokenizer_from_dict(sidecar["tokenizer"])
+    splits = {s: _open_split(path / f"{s}.bin", dtype, known[s]) for s in SPLITS}
+    if asked := sidecar.get("questions"):  # those prepared before there were any say nothing
+        questions = Questions(**asked)
+        splits = {s: _with_answers(split, tokenizer, questions) for s, split in splits.items()}
     return TokenDataset(
         directory=path,
         corpus=sidecar["corpus"],
         digest=sidecar["digest"],
         entropy_rate=sidecar["entropy_rate"],
-        tokenizer=tokenizer_from_dict(sidecar["tokenizer"]),
-        splits={s: _open_split(path / f"{s}.bin", dtype, known[s]) for s in SPLITS},
+        tokenizer=tokenizer,
+        splits=splits,
     )
 
 
@@ -242,3 +251,10 @@ def _open_split(path: Path, dtype: np.dtype[Any], known: Mapping[str, Any]) -> T
         raise DataError(f"{path} was changed after it was written: its sha256 differs. {_REMEDY}")
     ids = np.memmap(path, dtype=dtype, mode="r") if expected else np.zeros(0, dtype)  # of all text lost
     return TokenSplit(ids, known["bytes"], known["lost_bytes"])
+
+
+def _with_answers(split: TokenSplit, tokenizer: Tokenizer, questions: Questions) -> TokenSplit:
+    """The same split with its answers, which only tokens of one character each can tell."""
+    if len(split.ids) != split.bytes:
+        return split
+    return replace(split, answers=find_answers(split.ids, tokenizer, questions))

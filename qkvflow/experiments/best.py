@@ -55,9 +55,16 @@ def evaluated(
     sinks: Sequence[Sink] = (),
 ) -> train.Evaluation:
     """A model on so many tokens of a split (None: all), as a job evaluates."""
-    length, size = job.run.length, job.run.batch_size // job.run.accumulate
-    advance = tell_phase(sinks, what, count_windows(split, length, tokens))
-    return train.evaluate(model, split, length=length, batch_size=size, tokens=tokens, advance=advance)
+    run = job.run
+    return train.evaluate(
+        model,
+        split,
+        length=run.length,
+        batch_size=run.batch_size // run.accumulate,
+        tokens=tokens,
+        advance=tell_phase(sinks, what, count_windows(split, run.length, tokens)),
+        answers_only=run.answers_only,
+    )
 
 
 def lost_its_best(out: Path) -> bool:

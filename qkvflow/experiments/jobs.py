@@ -44,6 +44,8 @@ class Job:
     """Tokens of the valid split that it is judged on there; None: all."""
     judge_best: bool = False
     """Whether it is also judged at its best evaluation."""
+    unit_steps: bool = False
+    """Whether every step is 1 there, also with more of them."""
     keep_gates: bool = False
     problem: str | None = None
     """Why it cannot be run."""
@@ -229,6 +231,7 @@ def run_jobs(plan: Plan, out: Path, choices: Choices) -> list[Job]:
                 problem = None if rate else "It has no learning rate: every run of its sweep failed."
             job = Job(arm, run, out, f"runs/{arm}/seed-{seed}", texts.digest(run))
             job = dataclasses.replace(job, test=plan.test, depths=plan.depths)
-            job = dataclasses.replace(job, depth_tokens=plan.depth_tokens, judge_best=plan.judge_best)
+            job = dataclasses.replace(job, depth_tokens=plan.depth_tokens, unit_steps=plan.unit_steps)
+            job = dataclasses.replace(job, judge_best=plan.judge_best)
             jobs.append(dataclasses.replace(job, keep_gates=True, problem=problem))
     return jobs

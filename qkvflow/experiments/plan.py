@@ -59,7 +59,8 @@ Match = Literal["steps", "parameters", "flops"]
 """What arms can have in common with the reference."""
 LONGEST_NAME = 100
 """Characters of an arm's name."""
-_COMMON = ("tokenizer", "bpe_size", "documents", "batch_size", "length", "eval_tokens", "final_tokens")
+_READ_ALIKE = ("tokenizer", "bpe_size", "documents", "batch_size", "length")
+_COMMON = (*_READ_ALIKE, "answers_only", "eval_tokens", "final_tokens")
 """Fields that no arm may have to itself: all read alike, and are judged alike."""
 
 
@@ -174,6 +175,8 @@ class Plan(Config):
     judge_best: bool = False
     """Whether runs are also judged at their best evaluation on the valid split, with the model of that
     step: where text is repeated, the last is not the best."""
+    unit_steps: bool = False
+    """Whether steps are 1 at these depths, so that more layers are more steps and not finer ones."""
     trial: bool = False
     """Whether it is a trial that only checks whether everything works (`trial_of`)."""
 
@@ -245,7 +248,7 @@ class Plan(Config):
         fields = to_dict(self)
         if self.contrasts is None:  # none at all: all pairs are compared
             del fields["contrasts"]
-        for name in ("depths", "depth_tokens", "judge_best", "trial"):
+        for name in ("depths", "depth_tokens", "unit_steps", "judge_best", "trial"):
             if not getattr(self, name):
                 del fields[name]
         if self.sweep is not None and not self.sweep.also:

@@ -11,6 +11,7 @@ import numpy as np
 
 from qkvflow import train
 from qkvflow.config import ConfigError, RunConfig
+from qkvflow.data import Accuracy
 from qkvflow.experiments.matching import shapes_of
 from qkvflow.experiments.records import (
     AtBest,
@@ -100,7 +101,13 @@ def evaluation_of(values: dict[str, Any]) -> Evaluation:
         error if error is not None and math.isfinite(error) else None,
         values["whole"],
         values.get("evaluated_tokens", values.get("tokens")),
+        _accuracy(values.get("accuracy")),
     )
+
+
+def _accuracy(values: Accuracy | dict[str, Any] | None) -> Accuracy | None:
+    """As it was measured, or as a line of the curve has it."""
+    return Accuracy(**values) if isinstance(values, dict) else values
 
 
 def costs_of(run: RunConfig, vocab_size: int) -> Costs:

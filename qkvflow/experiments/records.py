@@ -21,6 +21,7 @@ from qkvflow.config.strict import (
     to_dict,
     type_problems,
 )
+from qkvflow.data import Accuracy
 from qkvflow.files import FileError
 
 SCHEMA = 2
@@ -50,6 +51,13 @@ class Evaluation:
     whole: bool
     """Whether all of the split was read."""
     tokens: int | None
+    accuracy: Accuracy | None = None
+    """Of a text of questions; None of another text, and of records that are older."""
+
+    @property
+    def judged_by(self) -> float:
+        """What a learning rate is chosen by: the share of wrong answers, or the loss where none are."""
+        return self.loss if self.accuracy is None else 1 - self.accuracy.whole
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,8 @@ class AtDepth:
     loss: float
     bits_per_byte: float
     flops_per_token: float
+    accuracy: Accuracy | None = None
+    """As of an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +195,13 @@ def record_to_json(record: Record) -> Json:
     for name, value in table.items():
         flat |= value if name in ("origin", "costs") else {name: value}
     most: Json = {"taken_from": None, "depths": [], "best": None}
-    return {name: value for name, value in flat.items() if name not in most or value != most[name]}
+    flat = {name: value for name, value in flat.items() if name not in most or value != most[name]}
+    best = flat.get("best") or {}
+    seen = [flat.get("valid"), flat.get("test"), best.get("valid"), best.get("test")]
+    for part in [*seen, *flat.get("depths", ())]:
+        if part and part["accuracy"] is None:
+            del part["accuracy"]
+    return flat
 
 
 def record_of_json(content: Any, where: str) -> Record:
@@ -230,12 +246,12 @@ def _record(content: Json) -> Record:
     read = {
         "run": run,
         "origin": origin,
-        "valid": _part(Evaluation, content["valid"]),
-        "test": content["test"] and _part(Evaluation, content["test"]),
+        "valid": _judged(Evaluation, content["valid"]),
+        "test": content["test"] and _judged(Evaluation, content["test"]),
         "costs": _part(Costs, content),
         "curve": tuple(map(_point, content["curve"])),
         "notes": tuple(content["notes"]),
-        "depths": tuple(_part(AtDepth, each) for each in content.get("depths", ())),
+        "depths": tuple(_judged(AtDepth, each) for each in content.get("depths", ())),
         "best": None if content.get("best") is None else _at_best(content["best"]),
     }
     return _part(Finished, {**content, **read})
@@ -243,11 +259,17 @@ def _record(content: Json) -> Record:
 
 def _at_best(content: Json) -> AtBest:
     read = {
-        "valid": _part(Evaluation, content["valid"]),
-        "test": content["test"] and _part(Evaluation, content["test"]),
+        "valid": _judged(Evaluation, content["valid"]),
+        "test": content["test"] and _judged(Evaluation, content["test"]),
         "batches": tuple(map(tuple, content["batches"])),
     }
     return _part(AtBest, {**content, **read})
+
+
+def _judged(kind: type[T], content: Json) -> T:
+    """A part that may have an accuracy."""
+    known = content.get("accuracy")
+    return _part(kind, {**content, "accuracy": known and _part(Accuracy, known)})
 
 
 def _part(kind: type[T], content: Json) -> T:

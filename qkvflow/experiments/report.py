@@ -11,7 +11,13 @@ from qkvflow.experiments.conclusion import conclude
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Failed, Finished, Record, finished
 from qkvflow.experiments.results import Experiment
-from qkvflow.experiments.summary import Comparison, Summary, losses_over_depth
+from qkvflow.experiments.summary import (
+    Comparison,
+    Summary,
+    answer_tests,
+    answers_by_arm,
+    losses_over_depth,
+)
 from qkvflow.files import file_errors, write_text
 from qkvflow.report.figures import looks
 from qkvflow.report.page import Heading, Item, Paragraph, Picture, Step, write_both
@@ -33,7 +39,10 @@ def experiment_page(
     page: list[Item] = [Heading(title, 1), conclude(experiment, steps)]
     page += _pictures(pictures, "efficiency_with_error")
     page.append(Paragraph(_what(plan, records)))
-    page.append(tables.losses(experiment.summary, baselines, records[0].run["length"]))
+    of_answers = bool(records[0].run.get("answers_only"))
+    page.append(tables.losses(experiment.summary, baselines, records[0].run["length"], of_answers))
+    if answers_by_arm(records):
+        page.append(tables.accuracy(records))
     page += _pictures(pictures, "learning_curves")
     if any(run.best is not None for run in finished(records)):
         page += [tables.best_evaluation(records), *_pictures(pictures, "train_and_valid")]
@@ -49,6 +58,8 @@ def experiment_page(
         page.append(tables.differences(plan, experiment.on_test))
     for tests in (experiment.at_best, experiment.at_best_on_test):
         page += [tables.differences(plan, tests)] if tests else []
+    if of_answer := answer_tests(plan, records):
+        page.append(tables.differences(plan, of_answer))
     page += _exploratory(plan, experiment.exploratory)
     page.append(tables.settings(plan, experiment.summary))
     page.append(tables.costs_of(experiment.summary, plan.reference))

@@ -106,7 +106,7 @@ def read_run(place: Path, ngrams: bool) -> Told:
     run = outcome.run
     first = place if run.seeds == 1 else model_directories(place / "final", run)[0]
     model, tokenizer, baselines = load_model(first), read_tokenizer(first), dict[str, float]()
-    if ngrams:
+    if ngrams and not run.answers_only:
         data = prepare(load_corpus(run.data, limit=run.documents), tokenizer, default_cache_dir())
         baselines = dict(ngram_baselines(data, place).valid)
     return Told(place, run, records, outcome.history, model, tokenizer, baselines)

@@ -216,11 +216,11 @@ def judged_at_depths(
     """A trained model at the depths of a job, on as much of a split as that says."""
     found = []
     for depth in job.depths:
-        other = unroll(model, depth)
+        other = unroll(model, depth, unit_steps=job.unit_steps)
         what = f"evaluation at depth {depth}"
         seen = evaluated(other, split, job, job.depth_tokens, what, sinks)
         flops = forward_flops(other, 1, job.run.length) / job.run.length
-        found.append(AtDepth(depth, seen.loss, seen.bits_per_byte, flops))
+        found.append(AtDepth(depth, seen.loss, seen.bits_per_byte, flops, seen.accuracy))
     return tuple(found)
 
 

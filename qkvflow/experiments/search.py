@@ -107,14 +107,14 @@ def _beside(first: Choice, settings: tuple[float, ...], losses: Losses) -> list[
 
 
 def losses_of(records: Sequence[Record], values: Values) -> dict[Try, float | None]:
-    """The losses of the runs of an arm's sweep; a rate has the mean loss of its seeds.
+    """The losses, or wrong answers, of the runs of an arm's sweep; a rate has the mean of its seeds.
 
     What failed with one seed has none.
     """
     found: dict[Try, list[float | None]] = {}
     for record in records:
         tried = Try(record.learning_rate, tuple(setting_of(record.run, name) for name in values))
-        loss = record.valid.loss if isinstance(record, Finished) else None
+        loss = record.valid.judged_by if isinstance(record, Finished) else None
         found.setdefault(tried, []).append(loss)
     return {tried: _mean(losses) for tried, losses in found.items()}
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qkvflow import statistics
+from qkvflow.data import Accuracy
 from qkvflow.experiments.contrasts import Pair, at_depth_name
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import (
@@ -27,6 +28,8 @@ from qkvflow.experiments.records import (
 )
 from qkvflow.statistics import Interval, Sample, summarise
 
+ANSWERS = "answers"
+"""Split of a comparison of the shares of answers that are wrong on the valid split."""
 LARGEST_EXPONENT = 709
 """Whose exponential is a number."""
 
@@ -261,6 +264,16 @@ def significance_tests(plan: Plan, records: Sequence[Record], split: str = "vali
     return _tests(plan, family, losses_by_arm(records, split), split)
 
 
+def answer_tests(plan: Plan, records: Sequence[Record]) -> list[Comparison]:
+    """The same pairs by the share of answers that are wrong, where that is known of runs."""
+    wrong: dict[str, dict[int, float]] = {}
+    for run in finished(records):
+        for name, accuracy in _accuracies(run).items():
+            wrong.setdefault(name, {})[run.seed] = 1 - accuracy.whole
+    family = plan.pairs if plan.contrasts is None else plan.contrasts
+    return _tests(plan, family, wrong, ANSWERS)
+
+
 def exploratory_tests(plan: Plan, records: Sequence[Record]) -> list[Comparison]:
     """All pairs that are no contrasts of a plan that names some, each by itself: not corrected."""
     if plan.contrasts is None:
@@ -335,6 +348,43 @@ def losses_over_depth(records: Sequence[Record]) -> dict[str, dict[int, Sample]]
         losses.setdefault(own, [run.valid.loss for run in runs])
         found[arm] = {depth: summarise(losses[depth]) for depth in sorted(losses)}
     return found
+
+
+@dataclass(frozen=True)
+class Answered:
+    """How many answers the runs of an arm have right, at its own depth or at another."""
+
+    answers: Sample
+    tokens: Sample
+    by_count: Mapping[str, Sample]
+
+
+def answers_by_arm(records: Sequence[Record]) -> dict[str, Answered]:
+    """The accuracy of every arm on the valid split, also at the depths that it was judged at.
+
+    What a run is judged at is named ARM, or ARM@DEPTH.
+    """
+    found: dict[str, list[Accuracy]] = {}
+    for runs in by_arm(records).values():
+        for name, accuracy in (pair for run in runs for pair in _accuracies(run).items()):
+            found.setdefault(name, []).append(accuracy)
+    return {name: _answered(seen) for name, seen in found.items()}
+
+
+def _accuracies(run: Finished) -> dict[str, Accuracy]:
+    """What is known of a run's answers, by ARM and ARM@DEPTH."""
+    at = {at_depth_name(run.arm, each.depth): each.accuracy for each in run.depths}
+    every = {run.arm: run.valid.accuracy, **at}
+    return {name: accuracy for name, accuracy in every.items() if accuracy is not None}
+
+
+def _answered(seen: Sequence[Accuracy]) -> Answered:
+    counts = {count: [of.by_count[count] for of in seen] for count in seen[0].by_count}
+    return Answered(
+        summarise([of.whole for of in seen]),
+        summarise([of.tokens for of in seen]),
+        {count: summarise(shares) for count, shares in counts.items()},
+    )
 
 
 def first_below(loss: float, record: Finished) -> Point | None:

@@ -4,9 +4,26 @@ from collections.abc import Mapping, Sequence
 
 from qkvflow.experiments.gates import gate_use
 from qkvflow.experiments.plan import Arm, Plan
-from qkvflow.experiments.records import AtBest, Choice, Choices, Costs, Finished, Record, by_arm
+from qkvflow.experiments.records import (
+    AtBest,
+    Choice,
+    Choices,
+    Costs,
+    Finished,
+    Record,
+    by_arm,
+    finished,
+)
 from qkvflow.experiments.store import Gates
-from qkvflow.experiments.summary import Comparison, Summary, finite, pareto_optimal, steps_below
+from qkvflow.experiments.summary import (
+    ANSWERS,
+    Comparison,
+    Summary,
+    answers_by_arm,
+    finite,
+    pareto_optimal,
+    steps_below,
+)
 from qkvflow.experiments.words import arm_in_words
 from qkvflow.report.table import Row, Table
 from qkvflow.statistics import ALPHA, Interval, Sample, smallest_p_value, summarise
@@ -15,7 +32,12 @@ _Summaries = Mapping[str, Summary]
 _OVER_SEEDS = "mean over seeds and half of Student's 95% interval"
 
 
-def losses(summary: _Summaries, baselines: Mapping[str, float], length: int | None = None) -> Table:
+def losses(
+    summary: _Summaries,
+    baselines: Mapping[str, float],
+    length: int | None = None,
+    answers_only: bool = False,
+) -> Table:
     """What every model reached, and what n-grams of the same text reach."""
     best = pareto_optimal(summary)
     tested = any(row.test is not None for row in summary.values())
@@ -40,7 +62,8 @@ def losses(summary: _Summaries, baselines: Mapping[str, float], length: int | No
     empty = ("",) * (len(heads) - 3)
     rows += [(name, "", f"{loss:.4f}", *empty) for name, loss in baselines.items()]
     note = (
-        f"Nats per token on the whole valid split after the last step, {_OVER_SEEDS}. Pareto-optimal: "
+        f"Nats per token {'of answers ' * answers_only}on the whole valid split after the last step, "
+        f"{_OVER_SEEDS}. Pareto-optimal: "
         "no other model of the same text with as few parameters or fewer has a loss as low."
     )
     if begun:
@@ -104,6 +127,40 @@ def over_depth(found: Mapping[str, Mapping[int, Sample]], tokens: int | None = N
     where = "the whole valid split" if tokens is None else f"{tokens:,} tokens of the valid split"
     note = f"Nats per token on {where}, with so many layers, {_OVER_SEEDS}."
     return Table(("model", *map(str, depths)), rows, "Loss over depth", note)
+
+
+def accuracy(records: Sequence[Record], halves: bool = True) -> Table:
+    """How many answers every model has right, by how long their questions are; and the best guess.
+
+    Half of the interval stands beside each mean, unless room is scarce.
+    """
+    found = answers_by_arm(records)
+    known = next(run.valid.accuracy for run in finished(records) if run.valid.accuracy is not None)
+    counts = list(known.by_count)
+    rows = [
+        (
+            name,
+            *(
+                _percent(share, halves)
+                for share in (of.answers, of.tokens, *(of.by_count[count] for count in counts))
+            ),
+        )
+        for name, of in found.items()
+    ]
+    rows.append(("guess", "", "", *(f"{known.guess[count]:.1%}" for count in counts)))
+    note = (
+        f"Share of the answers of the valid split that are right in every token, "
+        f"{_OVER_SEEDS if halves else 'mean over seeds'}; "
+        f"tokens: share of their tokens. Further columns: answers by {known.counted}. MODEL@LAYERS: "
+        "with so many layers. guess: the best that sees the question alone; a perfect solver has 100%."
+    )
+    heads = ("model", "answers", "tokens", *(f"{count} {known.counted}" for count in counts))
+    return Table(heads, tuple(rows), "Accuracy", note)
+
+
+def _percent(sample: Sample, halves: bool) -> str:
+    half = "" if sample.half_width is None or not halves else f" +- {100 * sample.half_width:.1f}"
+    return f"{100 * sample.mean:.1f}{half}%"
 
 
 def side_by_side(experiments: Mapping[str, _Summaries]) -> Table:
@@ -195,6 +252,12 @@ def differences(plan: Plan, tests: Sequence[Comparison]) -> Table:
         return Table(heads, rows, "Exploratory differences", note)
     if tests[0].split in _ELSEWHERE:
         return Table(heads, rows, *_ELSEWHERE[tests[0].split])
+    if tests[0].split == ANSWERS:
+        note = (
+            "The same in the share of answers of the valid split that are wrong, the margin "
+            f"{plan.margin:g} being such a share."
+        )
+        return Table(heads, rows, "Differences in wrong answers", note)
     return Table(heads, rows, "Differences", _how_to_read(plan, tests))
 
 
@@ -334,9 +397,10 @@ def sweep(choices: Choices, digits: int = 4) -> Table:
         for name, choice in choices.items()
     )
     note = (
-        "Valid loss after a few steps at each peak learning rate, on a fixed part of the split and one "
-        "seed that is not used again; the best (*) is what the model is trained with. Where it lies at "
-        "an end of the range (!), the model might do better outside."
+        "Valid loss (of a text of questions, the share of wrong answers) after a few steps at each "
+        "peak learning rate, on a fixed part of the split and one seed that is not used again; the "
+        "best (*) is what the model is trained with. Where it lies at an end of the "
+        "range (!), the model might do better outside."
     )
     heads = ("model", *map(short_rate, rates), "chosen", "inside")
     return Table(heads, rows, "Learning rates", note)

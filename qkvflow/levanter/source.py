@@ -44,7 +44,7 @@ class CorpusSource(LmDatasetSourceConfigBase):
     """A corpus by the name that `qkvflow train --data` takes, or a path to text."""
 
     corpus: str = "embedded"
-    """embedded, wikitext-2, wikitext-103, markov, hf:OWNER/NAME, or a path."""
+    """embedded, wikitext-2, wikitext-103, markov, hops, addition, hf:OWNER/NAME, or a path."""
     documents: int | None = None
     """Documents that are streamed of hf:OWNER/NAME; None takes all."""
 

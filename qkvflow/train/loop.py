@@ -268,6 +268,7 @@ class Training:
                 tokens=tokens,
                 put=self.program.placement.batch,
                 advance=phase,
+                answers_only=run.answers_only,
             )
             for i in range(run.seeds)
         ]

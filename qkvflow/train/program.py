@@ -15,11 +15,13 @@ import numpy as np
 
 from qkvflow.config import Gpt2Config, RunConfig
 from qkvflow.data import TokenDataset, batch_at
+from qkvflow.data.batches import Batch
 from qkvflow.models import LanguageModel
 from qkvflow.models.needs import batch_bytes, bytes_of, shortage
 from qkvflow.models.paths import Arrays, with_arrays
 from qkvflow.nn.time_embed import layer_times
 from qkvflow.train.depths import depth_at, times_at
+from qkvflow.train.evaluation import answer_mask
 from qkvflow.train.placement import Placement
 from qkvflow.train.step import Learner, Report, State, over_seeds
 
@@ -89,6 +91,7 @@ class Program:
         self.shapes = self._programs.shapes
         self._run = run
         self._data = data
+        self._wanted = answer_mask(data["train"]) if run.answers_only else None
         numbers = np.array(run.all_seeds, np.uint32)
         self._numbers = numbers if run.seeds > 1 else numbers[0]
         self._state: State | None = None
@@ -196,19 +199,22 @@ class Program:
 
     def _batch(self, step: int) -> tuple[Any, Any]:
         run = self._run
-        pairs = [
-            batch_at(
-                self._data["train"].ids,
-                digest=self._data.digest,
-                seed=seed,
-                step=step,
-                batch_size=run.batch_size,
-                length=run.length,
-            )
-            for seed in run.all_seeds
-        ]
+        pairs = [self._pair(step, seed) for seed in run.all_seeds]
         inputs, targets = pairs[0] if run.seeds == 1 else map(np.stack, zip(*pairs))
         return self.placement.batch(inputs), self.placement.batch(targets)
+
+    def _pair(self, step: int, seed: int) -> Batch:
+        """Inputs and targets of one seed; targets that count nothing are -1."""
+        run, split = self._run, self._data["train"]
+
+        def batch(of: np.ndarray) -> Batch:
+            sizes = {"batch_size": run.batch_size, "length": run.length}
+            return batch_at(of, digest=self._data.digest, seed=seed, step=step, **sizes)
+
+        inputs, targets = batch(split.ids)
+        if self._wanted is not None:
+            targets = np.where(batch(self._wanted)[1], targets, -1).astype(np.int32)
+        return inputs, targets
 
     def model(self, index: int) -> LanguageModel:
         """The model of one of the seeds, as it is now; of its average, where there is one."""

@@ -73,6 +73,8 @@ class Learner:
     """What the deepest grid's distribution counts in the loss of a shallower one."""
     deepest: int = 0
     """Layers of the grid that teaches."""
+    answers_only: bool = False
+    """Whether targets below 0 count nothing in the loss."""
 
     @staticmethod
     def of(run: RunConfig, config: Gpt2Config) -> "Learner":
@@ -96,6 +98,7 @@ class Learner:
             trained,
             run.taught,
             max(run.depths, default=0),
+            run.answers_only,
         )
 
     def start(self, seed: Array) -> State:
@@ -181,6 +184,8 @@ class Learner:
                     share=self.taught,
                 )
             model = model if depth is None else at_depth(model, depth)
+            if self.answers_only:
+                return mean_of_known(token_losses(model, inputs, targets, times, own), targets)
             return jnp.mean(token_losses(model, inputs, targets, times, own))
 
         differentiate = jax.value_and_grad(loss)
@@ -195,6 +200,13 @@ class Learner:
         zero = jnp.zeros(()), jax.tree.map(jnp.zeros_like, parameters)
         total, _ = lax.scan(add, zero, (keys, *batches))
         return jax.tree.map(lambda x: x / self.accumulate, total)
+
+
+def mean_of_known(losses: Array, targets: Array) -> Array:
+    """The mean of losses over targets that are tokens; 0 where none of them is."""
+    known = targets >= 0
+    # Before the sum and not after it: what is no number has no gradient that is one.
+    return jnp.sum(jnp.where(known, losses, 0.0)) / jnp.maximum(jnp.sum(known), 1)
 
 
 def taught_loss(

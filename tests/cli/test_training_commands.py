@@ -20,6 +20,7 @@ from qkvflow.cli.main import main
 from qkvflow.cli.train import Display
 from qkvflow.data import ByteTokenizer
 from qkvflow.generate import drafts
+from qkvflow.train import read_metrics
 from tests.experiments.support import tiny_fields
 from tests.models.gpt2_files import write_gpt2
 from tests.train.support import write_text
@@ -442,3 +443,26 @@ def test_a_run_whose_loss_is_not_finite_says_what_to_try(trained, tmp_path, caps
     options = ["--data", str(text), "--out", str(tmp_path / "out"), *SMALL.split(), *wild]
     assert main(["train", *options]) == 3
     assert "with a smaller optimizer.learning_rate" in capsys.readouterr().err
+
+
+def test_evaluate_says_how_many_answers_are_right(tmp_path, capsys):
+    """As many as the run says at its end; and where it was trained on them alone, their loss."""
+    data = "hops:hops=1,test_hops=2,length=6,questions=1,problems=100"
+    run, of_all = tmp_path / "run", [*SMALL.split(), "--data", data, "--length", "13"]
+    assert main(["train", "--out", str(run), *of_all, "--answers-only"]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", "--checkpoint", str(run)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    final = read_metrics(run / "metrics.jsonl")[-1]
+    known = final["accuracy"]
+    assert f"{data}, whole valid split, its answers, depth 2" in printed
+    assert f" 10 {final['loss']:.4f} " in printed, "ten tokens, and their loss"
+    assert f"all answers {known['whole']:.1%}" in printed and "Of 10 answers" in printed
+    assert f"2 hops {known['by_count']['2']:.1%} 33.3%" in printed
+    assert main(["evaluate", "--checkpoint", str(run), "--depths", "2", "3", "--unit-steps"]) == 0
+    table = " ".join(capsys.readouterr().out.split())
+    assert f" 2 {final['loss']:.4f} " in table and f" {known['whole']:.1%} " in table
+    other = write_text(tmp_path / "text.txt")
+    options = ["--data", str(other), "--least-coverage", "0"]
+    assert main(["evaluate", "--checkpoint", str(run), *options]) == 0
+    assert "Accuracy" not in capsys.readouterr().out, "a text without questions"
