@@ -100,6 +100,7 @@ def pytest_sessionfinish():
     gc.freeze()
 
 
+@pytest.hookimpl(trylast=True)  # when what a test had changed is as it was
 def pytest_runtest_teardown():
     """Forget compiled programs where they become too many: every one holds several memory mappings."""
     global _finished

@@ -24,7 +24,10 @@ from qkvflow.config.registry import Registry
         ({"flavour": "llama", "hidden_dim": 12, "num_heads": 4}, "heads are 3 wide"),
         ({"parts": ("attention", "attention")}, "none twice"),
         ({"parts": ()}, "at least one part"),
-        ({"parts": ("attention", "conv")}, "no part of a layer 'conv'. Known: attention, mlp, ssm."),
+        (
+            {"parts": ("attention", "pool")},
+            "no part of a layer 'pool'. Known: attention, conv, mlp, ssm.",
+        ),
         ({"parts": "attention"}, "a list, each Part"),
         ({"weights": "gatde"}, "no weight family 'gatde'. Did you mean 'gated'?"),
         ({"weights": 3}, "3; expected a name, or a table like {family: NAME, ...}"),

@@ -100,7 +100,7 @@ def test_the_setting_of_the_seed_documents_is_that_of_their_plan():
 def test_small_runs_are_trained_as_the_recipe_says(name):
     run, recipe = read_run(ROOT / "configs" / f"{name}.yaml"), RunConfig.from_dict(read_recipe())
     assert run.optimizer == recipe.optimizer != OptimizerConfig()
-    assert run.architecture.flavour == recipe.architecture.flavour == "modern"
+    assert run.architecture.flavour == recipe.architecture.flavour == "llama"
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml")))

@@ -23,7 +23,7 @@ def refused(path, *words):
     [
         ("wikitext2", "Did you mean 'wikitext-2'?"),
         ("embeded", "Did you mean 'embedded'?"),
-        ("./no/such/file.txt", "Known: embedded, "),
+        ("./no/such/file.txt", "Known: addition, embedded, "),
     ],
 )
 def test_a_missing_path_names_the_nearest_corpus(name, help):

@@ -8,9 +8,10 @@ import pytest
 from qkvflow.data import Accuracy
 from qkvflow.experiments import tables
 from qkvflow.experiments.plan import Plan
-from qkvflow.experiments.records import AtDepth, Choice, chosen, record_of_json, record_to_json
+from qkvflow.experiments.records import AtDepth, Choice, record_of_json, record_to_json
 from qkvflow.experiments.report import experiment_page
 from qkvflow.experiments.results import read_experiment
+from qkvflow.experiments.search import chosen
 from qkvflow.experiments.summary import answer_tests, answers_by_arm
 from qkvflow.files import FileError
 from qkvflow.models import unroll
@@ -100,5 +101,7 @@ def test_a_learning_rate_is_chosen_by_wrong_answers():
     """The first has the lower share; losses would choose the other."""
     low, high = answered("a", 0, 0.9), answered("a", 1, 0.4)
     low = dataclasses.replace(low, valid=dataclasses.replace(low.valid, loss=9.0))
-    assert chosen([low, high])["a"] == Choice.of([(1e-3, 1 - 0.9), (2e-3, 1 - 0.4)])
-    assert chosen([low, high])["a"].learning_rate == 1e-3
+    sweep = {"learning_rates": [1e-3, 2e-3], "steps": 4}
+    plan = Plan.of(tiny_fields("x", sweep=sweep, arms={"a": {"model": "standard"}}, reference="a"))
+    found = chosen(plan, [low, high])["a"]
+    assert found == Choice.of([(1e-3, 1 - 0.9), (2e-3, 1 - 0.4)]) and found.learning_rate == 1e-3
