@@ -113,9 +113,13 @@ def moments(chance, kills):
 
     def while_saving(run, process):
         after_a_checkpoint(run, process)
-        while process.poll() is None and not run.is_saving():
-            pass
-        time.sleep(chance.uniform(0, 0.003))
+        while process.poll() is None:
+            if run.is_saving():
+                time.sleep(chance.uniform(0, 0.003))
+                process.send_signal(signal.SIGSTOP)
+                if run.is_saving():
+                    return  # it stays at it until it is killed
+                process.send_signal(signal.SIGCONT)
 
     def any_time(run, process):
         time.sleep(chance.uniform(0, startup[-1]))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
 from qkvflow.experiments.records import Choices, Finished, Record, by_arm, finished
 from qkvflow.experiments.summary import Comparison, Summary, pareto_optimal
@@ -104,7 +104,10 @@ def draw_efficiency(
             bar: Any = {"fmt": style["marker"], "color": style["color"], "capsize": 3, "markersize": 7}
             axes.errorbar(size, row.loss.mean, yerr=row.loss.half_width, **bar, label=arm)
         sizes = [row.costs.parameters for row in summary.values()]
-        axes.set_xscale("log" if max(sizes) > 10 * min(sizes) else "linear")
+        if max(sizes) > 10 * min(sizes):
+            axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.xaxis.set_minor_formatter(NullFormatter())
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.set_xlabel("parameters")
         axes.set_ylabel(f"valid loss, nats per token\n({_of_seeds(summary)})")
