@@ -31,7 +31,9 @@ def test_every_arm_was_swept_alike_and_trained_at_its_best_rate(out):
     assert experiment.choices == chosen(experiment.plan, read_sweep(out))
     assert set(experiment.choices) == set(experiment.summary)
     for arm, choice in experiment.choices.items():
-        assert tuple(rate for rate, _ in choice.sweep) == experiment.plan.sweep.learning_rates
+        planned = experiment.plan.arm(arm).learning_rates or experiment.plan.sweep.learning_rates
+        swept = tuple(rate for rate, _ in choice.sweep)
+        assert swept == planned or (experiment.plan.sweep.widen and {*planned} < {*swept})
         assert experiment.summary[arm].learning_rate == choice.learning_rate
 
 
