@@ -304,7 +304,7 @@ def rotary_turns(length: int, offset: Array | int, size: int, base: float) -> tu
     """Cosines and sines [T, D / 2] of the angles position * base^(-2 k / D), in float32.
 
     Where the offset is known they are constants of the program: XLA's CPU backend would compute them
-    again for every batch, head and layer, in a tenth of a training step.
+    again for every batch, head and layer.
     """
     known = jax.ensure_compile_time_eval() if isinstance(offset, int) else nullcontext()
     with known:
