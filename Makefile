@@ -6,7 +6,7 @@ LEVANTER := .venv-levanter
 DOCS := .venv-docs
 LEVANTER_TEST := $(LEVANTER)/bin/pytest -n 0 -m levanter -o filterwarnings= tests/levanter
 
-.PHONY: help install compare bench example documents figures docs notebooks quick test records test-peers levanter-quick levanter-test fuzz release-check lint clean
+.PHONY: help install compare bench example documents figures docs notebooks quick test test-documents records test-peers levanter-quick levanter-test fuzz release-check lint clean
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -47,10 +47,13 @@ notebooks: install ## Run the notebooks of docs/notebooks and keep what they sho
 	$(BIN)/python -m docs.notebooks
 
 quick: lint ## What to run while working: lint, types, and the tests that do not take long
-	$(BIN)/pytest -m "not long and not slow and not peers and not records"
+	$(BIN)/pytest -m "not long and not slow and not peers and not records and not documents"
 
 test: lint ## Lint, check types, run the tests
 	$(BIN)/pytest
+
+test-documents: install ## Run the commands and programs that README, API.md and the notebooks show
+	$(BIN)/pytest -m documents tests/test_documents.py tests/test_notebooks.py
 
 records: install ## Check what committed records say by themselves
 	$(BIN)/pytest -m records -n 0 tests/test_records.py

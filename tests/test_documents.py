@@ -39,6 +39,7 @@ def run(*command, cwd=ROOT):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.documents
 def test_every_example_of_the_api_document_runs(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path / "cache"))
     names = {"folder": tmp_path}
@@ -55,6 +56,7 @@ def test_every_example_of_the_api_document_runs(capsys, tmp_path, monkeypatch):
     assert not names["evaluation"].whole
 
 
+@pytest.mark.documents
 def test_the_commands_of_the_readme_run(tmp_path, monkeypatch):
     monkeypatch.setenv("QKVFLOW_CACHE", str(tmp_path / "cache"))
     write_gpt2(tmp_path / "models" / "gpt2")
@@ -73,6 +75,7 @@ def test_the_commands_of_the_readme_run(tmp_path, monkeypatch):
     assert (tmp_path / "analysis" / "analysis.html").is_file()
 
 
+@pytest.mark.documents
 def test_the_example_of_the_readme_runs():
     names = {}
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
@@ -131,6 +134,7 @@ def test_every_setting_of_a_choice_is_in_the_api_document(variants):
         assert not [name for name in settings if f"`{name}`" not in text], variant
 
 
+@pytest.mark.documents
 def test_the_example_program_runs_and_learns():
     result = run(sys.executable, "-W", "ignore", "example_usage.py")
     assert result.returncode == 0, result.stderr

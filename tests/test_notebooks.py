@@ -19,6 +19,7 @@ def test_all_notebooks_are_looked_at():
     assert notebooks.names() == list(NAMES)
 
 
+@pytest.mark.documents
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs(name, tmp_path, monkeypatch):
     """With the smaller values that it names."""

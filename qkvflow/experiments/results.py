@@ -137,9 +137,10 @@ def save_plan(plan: Plan, out: Path, reference: str | None = None) -> None:
 
 def _changed(there: Plan, here: Plan) -> list[str]:
     """What cannot change once there may be results; the margin must not follow them."""
+    how_at_depths = ("depth_tokens", "unit_steps") if there.depths else ()
     problems = [
         f"{name} is {getattr(there, name)} there and {getattr(here, name)} here"
-        for name in ("sweep", "margin")
+        for name in ("sweep", "margin", *how_at_depths)
         if getattr(there, name) != getattr(here, name)
     ]
     if not set(there.seeds) <= set(here.seeds):

@@ -54,6 +54,8 @@ def test_a_record_of_other_settings_is_not_taken_for_this_run(done, text):
         ({"margin": 0.02}, "margin is 0.01 there and 0.02 here"),
         ({"seeds": 1}, r"its seeds are \[0, 1\], here are \[0\]"),
         ({"seeds": [1, 2, 3]}, r"its seeds are \[0, 1\], here are \[1, 2, 3\]"),
+        ({"unit_steps": True}, "unit_steps is False there and True here"),
+        ({"depth_tokens": 64}, "depth_tokens is None there and 64 here"),
         ({"test": False}, "its test split is opened"),
         ({"sweep": {"learning_rates": [1e-3, 1e-2]}}, "sweep is None there"),
     ],
