@@ -29,7 +29,7 @@ _CAME_LATER: dict[str, Any] = {
     "depth_weights": [],
     "continued": [],
     "answers_only": False,
-    **dict.fromkeys(("depth_jitter", "deepen_at", "taught"), 0.0),
+    **dict.fromkeys(("depth_jitter", "deepen_at", "taught", "speed_penalty"), 0.0),
 }
 _CAME_LATER_TO_ARCHITECTURE: dict[str, Any] = {
     "time_frequency": 1000.0,

@@ -190,6 +190,9 @@ class RunConfig(TrainingConfig):
     answers_only: bool = False
     """Train, and measure the loss, on the tokens of answers alone; needs a text of questions (hops,
     addition)."""
+    speed_penalty: NotNegative = 0.0
+    """Weight in the loss of the squared speed of the residual stream over depth (optimal-transport
+    regularisation); the speed is averaged over tokens and width and integrated over all steps."""
     seeds: Annotated[int, Bound(f"1 to {MOST_SEEDS:,}", 1, MOST_SEEDS + 1)] = 1
     """Number of models trained at once in one program, with the seeds seed, seed + 1, ..."""
     parallel: Literal["data", "fsdp"] = "data"
@@ -274,6 +277,10 @@ def _depth_relations(run: RunConfig) -> list[str]:
     ]
     if run.answers_only and run.taught:
         problems.append(f"answers_only: taught is {run.taught}, which is of all tokens; leave one out.")
+    if run.speed_penalty and run.taught:
+        problems.append(
+            f"speed_penalty: taught is {run.taught}, which has a loss of its own; leave one out."
+        )
     weights = run.depth_weights
     are_weights = all(0 <= weight < math.inf for weight in weights) and sum(weights) > 0
     if weights and (len(weights) != len(run.depths) or not are_weights):

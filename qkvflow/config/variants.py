@@ -184,6 +184,19 @@ class Integrator(Variant):
     def follow(self, curves: Any, x: Any, config: "Gpt2Config", t: Any, context: Any) -> Any:
         """x(1) from x(0), through a block of curves."""
 
+    def follow_with_action(
+        self, curves: Any, x: Any, config: "Gpt2Config", t: Any, context: Any
+    ) -> tuple[Any, Any]:
+        """x(1), and the integral over depth of the mean of |dx/dt|^2 over tokens and width.
+
+        Raises:
+            ConfigError: this method does not say how fast x is.
+        """
+        raise ConfigError(
+            f"The integrator {self.name!r} cannot be trained with a speed_penalty:",
+            ["it does not say how fast x is. Use a fixed-step one: residual, euler, heun, rk4."],
+        )
+
     @property
     def remedy(self) -> str:
         """What to do where it gave up in a forward pass, if it can."""

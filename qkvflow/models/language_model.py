@@ -292,12 +292,31 @@ def final_state(
     segments: Array | None = None,
 ) -> NamedArray:
     """x(1) of ids [batch, position]; documents, by ids of the same shape, do not see each other."""
-    config = model.config
+    x, context = _first_state(model, ids, key, segments)
+    return model.integrator.follow(model.transformer.blocks, x, model.config, t, context)
+
+
+def final_state_and_action(
+    model: LanguageModel, ids: Array, t: Time | None, key: Array | None
+) -> tuple[NamedArray, Array]:
+    """x(1) of ids [batch, position], and the integral of the squared speed of x over depth.
+
+    It is a mean over tokens and width: 1 where every number changes by 1 in a unit of depth.
+    """
+    x, context = _first_state(model, ids, key)
+    curves = model.transformer.blocks
+    return model.integrator.follow_with_action(curves, x, model.config, t, context)
+
+
+def _first_state(
+    model: LanguageModel, ids: Array, key: Array | None, segments: Array | None = None
+) -> tuple[NamedArray, Context]:
+    """x(0), and what all layers are told."""
     k_embed, k_blocks = (None, None) if key is None else jax.random.split(key)
     documents = None if segments is None else documents_of(segments)
     x = model.embed(ids, key=k_embed, documents=documents)
-    context = Context(key=k_blocks, rounded=rounds_operands(config), documents=documents)
-    return model.integrator.follow(model.transformer.blocks, x, config, t, context)
+    rounded = rounds_operands(model.config)
+    return x, Context(key=k_blocks, rounded=rounded, documents=documents)
 
 
 @eqx.filter_jit

@@ -5,7 +5,7 @@
 Symbols: x is the residual stream, t the continuous layer index, h a step over depth.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import equinox as eqx
@@ -35,6 +35,9 @@ FULL, DOTS = None, is_matrix_product
 _GATE = 0x67617465  # sets the keys of gates apart from those of the parts
 SHORT = 8
 """Evaluations of the block up to which the loop over depth is written out."""
+Remat = Literal["auto", "none", "dots", "full"]
+Watch = Callable[[NamedArray, NamedArray], Array]
+"""What is kept of a layer, of the stream before and after it."""
 ACTIVATIONS, FITS = 32, 2**31
 """What an evaluation keeps for the backward pass, in residual streams; and the bytes that fit."""
 
@@ -227,9 +230,22 @@ def integrate(
     plan: LayerPlan,
     context: Context = PLAIN,
     *,
-    remat: Literal["auto", "none", "dots", "full"] = "auto",
+    remat: Remat = "auto",
 ) -> NamedArray:
-    """Follow a block of curves over depth with fixed steps.
+    """Follow a block of curves over depth with fixed steps."""
+    return watched(curves, x, plan, context, remat=remat)[0]
+
+
+def watched(
+    curves: Any,
+    x: NamedArray,
+    plan: LayerPlan,
+    context: Context = PLAIN,
+    *,
+    remat: Remat = "auto",
+    watch: Watch | None = None,
+) -> tuple[NamedArray, Array | None]:
+    """The same, and what is kept of every layer.
 
     This is one scan, so that compiling takes no longer for a deep model; but a short one is written
     out, which spares it the copies of weights and activations in and out of stacked arrays and any
@@ -241,19 +257,20 @@ def integrate(
     early = [[w.before_loop(plan.times[:, j]) for w in weights] for j in range(plan.stages)]
     keys = None if context.key is None else jax.random.split(context.key, plan.visits)
 
-    def layer(x: NamedArray, inputs: Any) -> tuple[NamedArray, None]:
+    def layer(x: NamedArray, inputs: Any) -> tuple[NamedArray, Array | None]:
         early, size, key = inputs
         blocks = [
             jax.tree.unflatten(structure, [w.inside_loop(e) for w, e in zip(weights, stage)])
             for stage in without_layer_axis(early)
         ]
-        return pass_layer(blocks, x, plan.tableau, size, context._replace(key=key))[0], None
+        after, _ = pass_layer(blocks, x, plan.tableau, size, context._replace(key=key))
+        return after, None if watch is None else watch(x, after)
 
     written_out = remat == "auto" and _is_small(plan.evaluations, x)
     if remat != "none" and not written_out:
         layer = jax.checkpoint(layer, policy=FULL if remat == "full" else DOTS, prevent_cse=False)
     inputs = (early, jnp.asarray(plan.sizes), keys)
-    return lax.scan(layer, x, inputs, unroll=plan.sizes.size if written_out else 1)[0]
+    return lax.scan(layer, x, inputs, unroll=plan.sizes.size if written_out else 1)
 
 
 def stack_layers(curves: Any, plan: LayerPlan) -> list[list[Any]]:

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
 import numpy as np
 from haliax import NamedArray
+from jax import Array
 
 from qkvflow.config import Gpt2Config
 from qkvflow.config.strict import Positive
@@ -13,7 +15,7 @@ from qkvflow.config.variants import Integrator
 from qkvflow.nn.adaptive import Adaptive as Adaptive
 from qkvflow.nn.context import Context
 from qkvflow.nn.depth import LayerPlan, Tableau
-from qkvflow.nn.dynamic import integrate
+from qkvflow.nn.dynamic import Watch, watched
 from qkvflow.nn.time_embed import Time
 from qkvflow.nn.weights import at_depth
 
@@ -36,10 +38,34 @@ class FixedStep(Integrator):
     def follow(
         self, curves: Any, x: NamedArray, config: Gpt2Config, t: Time | None, context: Context
     ) -> NamedArray:
+        return self._integrated(curves, x, config, t, context, None)[0]
+
+    def follow_with_action(
+        self, curves: Any, x: NamedArray, config: Gpt2Config, t: Time | None, context: Context
+    ) -> tuple[NamedArray, Array]:
+        end, squares = self._integrated(curves, x, config, t, context, _square_of_change)
+        assert squares is not None
+        return end, jnp.sum(squares / self.plan(config.num_layers, t).sizes)
+
+    def _integrated(
+        self,
+        curves: Any,
+        x: NamedArray,
+        config: Gpt2Config,
+        t: Time | None,
+        context: Context,
+        watch: Watch | None,
+    ) -> tuple[NamedArray, Array | None]:
         plan = self.plan(config.num_layers, t)
         if plan.visits != config.num_layers:
             curves = at_depth(curves, plan.visits)
-        return integrate(curves, x, plan, context, remat=config.remat)
+        return watched(curves, x, plan, context, remat=config.remat, watch=watch)
+
+
+def _square_of_change(before: NamedArray, after: NamedArray) -> Array:
+    """The mean over tokens and width of (x_(i+1) - x_i)^2, in float32."""
+    change = after.array.astype(jnp.float32) - before.array.astype(jnp.float32)
+    return jnp.mean(jnp.square(change))
 
 
 _ONE_STAGE = Tableau(a=((),), b=(1.0,), c=(1.0,))

@@ -18,7 +18,12 @@ from jax import Array, lax
 
 from qkvflow.config import Gpt2Config, RunConfig
 from qkvflow.models import LanguageModel, at_depth, build_model
-from qkvflow.models.language_model import final_state, losses_of, token_losses
+from qkvflow.models.language_model import (
+    final_state,
+    final_state_and_action,
+    losses_of,
+    token_losses,
+)
 from qkvflow.models.paths import Arrays, arrays_of, with_arrays
 from qkvflow.train.optimizer import checked_optimizer, make_optimizer, make_schedule
 from qkvflow.train.start import trained_paths
@@ -75,6 +80,8 @@ class Learner:
     """Layers of the grid that teaches."""
     answers_only: bool = False
     """Whether targets below 0 count nothing in the loss."""
+    speed_penalty: float = 0.0
+    """What the action of a forward pass counts in the loss."""
 
     @staticmethod
     def of(run: RunConfig, config: Gpt2Config) -> "Learner":
@@ -82,6 +89,9 @@ class Learner:
         model = eqx.filter_eval_shape(build_model, run.model, config, key=jax.random.key(0))
         for depth in run.depths:  # refuses an integrator that chooses its depth itself
             at_depth(model, depth).plan()
+        if run.speed_penalty:  # refuses an integrator that does not say it
+            ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+            eqx.filter_eval_shape(final_state_and_action, model, ids, None, None)
         trained = trained_paths(model, run.start)
         arrays, _ = split(arrays_of(model), trained)
         schedule = make_schedule(run.optimizer, run.steps, run.continued)
@@ -99,6 +109,7 @@ class Learner:
             run.taught,
             max(run.depths, default=0),
             run.answers_only,
+            run.speed_penalty,
         )
 
     def start(self, seed: Array) -> State:
@@ -184,9 +195,12 @@ class Learner:
                     share=self.taught,
                 )
             model = model if depth is None else at_depth(model, depth)
-            if self.answers_only:
-                return mean_of_known(token_losses(model, inputs, targets, times, own), targets)
-            return jnp.mean(token_losses(model, inputs, targets, times, own))
+            average = mean_of_known if self.answers_only else _mean
+            if self.speed_penalty:
+                end, action = final_state_and_action(model, inputs, times, own)
+                losses = losses_of(model.head(end), targets)
+                return average(losses, targets) + self.speed_penalty * action
+            return average(token_losses(model, inputs, targets, times, own), targets)
 
         differentiate = jax.value_and_grad(loss)
         if self.accumulate == 1:
@@ -207,6 +221,10 @@ def mean_of_known(losses: Array, targets: Array) -> Array:
     known = targets >= 0
     # Before the sum and not after it: what is no number has no gradient that is one.
     return jnp.sum(jnp.where(known, losses, 0.0)) / jnp.maximum(jnp.sum(known), 1)
+
+
+def _mean(losses: Array, targets: Array) -> Array:
+    return jnp.mean(losses)
 
 
 def taught_loss(
