@@ -2,10 +2,17 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.results import Experiment
-from qkvflow.experiments.summary import Comparison, Summary, pareto_optimal
+from qkvflow.experiments.summary import (
+    Comparison,
+    Summary,
+    answer_tests,
+    answers_by_arm,
+    pareto_optimal,
+)
 from qkvflow.experiments.trial import WARNING
 from qkvflow.experiments.words import arm_in_words
 from qkvflow.report.page import Conclusion, Step
@@ -15,6 +22,34 @@ MOST_NAMES = 4
 """Models that a sentence names; of more it says how many."""
 
 
+@dataclass(frozen=True)
+class Judged:
+    """By what models are told apart: the lower, the better."""
+
+    by: str
+    unit: str
+    is_below: str
+    """What a model does whose mean is below another's."""
+    means: Mapping[str, float]
+    tests: Sequence[Comparison]
+
+    @staticmethod
+    def of(experiment: Experiment) -> "Judged":
+        """By the answers that are wrong where every model was asked, else by losses."""
+        summary, right = experiment.summary, answers_by_arm(experiment.records)
+        if summary and all(arm in right for arm in summary):
+            wrong = {arm: 1 - right[arm].answers.mean for arm in summary}
+            tests = answer_tests(experiment.plan, experiment.records)
+            return Judged("share of wrong answers", "", "has fewer wrong answers than", wrong, tests)
+        losses = {arm: row.loss.mean for arm, row in summary.items()}
+        return Judged("loss", " nats per token", "is below", losses, experiment.tests)
+
+    @property
+    def is_by_loss(self) -> bool:
+        """Whether losses decide."""
+        return self.by == "loss"
+
+
 def conclude(experiment: Experiment, steps: Sequence[Step] = ()) -> Conclusion:
     """What the page of an experiment says first; `steps` are what to do next."""
     plan, summary = experiment.plan, experiment.summary
@@ -22,33 +57,35 @@ def conclude(experiment: Experiment, steps: Sequence[Step] = ()) -> Conclusion:
         return Conclusion(WARNING if plan.trial else "No run of any model has finished.", "")
     one_text = len({row.text for row in summary.values()}) == 1
     facts = _facts(experiment) if one_text else ()
-    if plan.contrasts is not None and experiment.tests:
-        return Conclusion(_of_contrasts(experiment.tests), _limits(plan, summary), facts, tuple(steps))
+    judged = Judged.of(experiment)
+    if plan.contrasts is not None and judged.tests:
+        return Conclusion(_of_contrasts(judged), _limits(plan, summary), facts, tuple(steps))
     if not one_text:
         found = "These models read different texts, on which losses cannot be compared."
         return Conclusion(found, "See the table for each of them.", (), tuple(steps))
-    found = _of_best(best_of(summary), summary, experiment.tests)
+    found = _of_best(best_of(experiment), judged)
     return Conclusion(found, _limits(plan, summary), facts, tuple(steps))
 
 
-def best_of(summary: _Summaries) -> str:
-    """The arm with the lowest mean loss, among those of which no run failed where there are such."""
+def best_of(experiment: Experiment) -> str:
+    """The arm with the lowest mean, among those of which no run failed where there are such."""
+    summary, means = experiment.summary, Judged.of(experiment).means
     whole = [arm for arm, row in summary.items() if not row.failed_seeds] or list(summary)
-    return min(whole, key=lambda arm: summary[arm].loss.mean)
+    return min(whole, key=means.__getitem__)
 
 
-def _of_best(best: str, summary: _Summaries, tests: Sequence[Comparison]) -> str:
-    """Who has the lowest loss, from whom it does not differ significantly, and by how much it leads."""
-    said = f"{best} has the lowest loss, {summary[best].loss.mean:.4f} nats per token"
-    with_best = {_other(test, best): test for test in tests if best in (test.first, test.second)}
+def _of_best(best: str, judged: Judged) -> str:
+    """Who is lowest, from whom it does not differ significantly, and by how much it leads."""
+    said = f"{best} has the lowest {judged.by}, {judged.means[best]:.4f}{judged.unit}"
+    with_best = {_other(test, best): test for test in judged.tests if best in (test.first, test.second)}
     equal = [other for other, test in with_best.items() if not test.significant]
     beaten = [other for other, test in with_best.items() if test.significant]
     if equal:
         missed = _missed([with_best[other] for other in equal])
         said += f", with no significant difference from {_names(equal)}{missed}"
     if beaten:
-        second = min(beaten, key=lambda arm: summary[arm].loss.mean)
-        others = "every other model" if len(beaten) == len(summary) - 1 else _names(beaten)
+        second = min(beaten, key=judged.means.__getitem__)
+        others = "every other model" if len(beaten) == len(judged.means) - 1 else _names(beaten)
         lead = _lead(with_best[second], best)
         said += f"; it is significantly below {others}, "
         said += f"by {lead}" if len(beaten) == 1 else f"{lead} below the next, {second}"
@@ -79,8 +116,9 @@ def _names(arms: Sequence[str]) -> str:
     return " and ".join([", ".join(arms[:-1]), arms[-1]] if len(arms) > 1 else arms)
 
 
-def _of_contrasts(tests: Sequence[Comparison]) -> str:
+def _of_contrasts(judged: Judged) -> str:
     """How many of the pairs that a plan is about differ, and which one most."""
+    tests = judged.tests
     different = [test for test in tests if test.significant]
     if len(tests) == 1 and not different:
         pair = f"{tests[0].first} and {tests[0].second}"
@@ -90,9 +128,8 @@ def _of_contrasts(tests: Sequence[Comparison]) -> str:
     most = max(different, key=lambda test: abs(test.found.difference))
     better = most.first if most.found.difference < 0 else most.second
     count = f"{len(different)} of the {len(tests)} planned differences are significant"
-    return (
-        f"{count}; in the largest, {better} is below {_other(most, better)} by {_lead(most, better)}."
-    )
+    other, lead = _other(most, better), _lead(most, better)
+    return f"{count}; in the largest, {better} {judged.is_below} {other} by {lead}."
 
 
 def _limits(plan: Plan, summary: _Summaries) -> str:
@@ -116,13 +153,14 @@ def _limits(plan: Plan, summary: _Summaries) -> str:
 def _facts(experiment: Experiment) -> tuple[tuple[str, str], ...]:
     """What the best model is, costs and beats, and which one is nearly as good and smaller."""
     summary, baselines = experiment.summary, experiment.baselines
-    best = best_of(summary)
+    best = best_of(experiment)
     facts = [
         ("what it is", f"{arm_in_words(experiment.plan.arm(best))}."),
         ("its cost", _cost(summary[best])),
-        ("smaller", _smaller(best, summary)),
-        ("n-grams", beaten_in_words(summary[best].loss.mean, baselines)),
     ]
+    if Judged.of(experiment).is_by_loss:
+        facts.append(("smaller", _smaller(best, summary)))
+        facts.append(("n-grams", beaten_in_words(summary[best].loss.mean, baselines)))
     return tuple((head, text) for head, text in facts if text)
 
 
@@ -167,7 +205,7 @@ def steps_after_compare(experiment: Experiment, program: str = "qkvflow") -> tup
     """
     if not experiment.summary:
         return ()
-    best = best_of(experiment.summary)
+    best = best_of(experiment)
     seed = experiment.summary[best].seeds[0]
     run = shlex.quote(str(experiment.out / "runs" / best / f"seed-{seed}"))
     return (

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from qkvflow.data import Accuracy
 from qkvflow.experiments.conclusion import beaten_in_words, conclude
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.results import Experiment
@@ -68,6 +69,29 @@ def test_of_planned_contrasts_it_is_said_how_many_differ():
     contrasts = [["gated", "standard"], ["third", "gated"]]
     said = conclude(experiment_of(close, contrasts=contrasts)).found
     assert said.startswith("None of the 2 planned differences is significant (a true one of up to 0.")
+
+
+def test_where_answers_are_judged_it_is_they_that_are_said():
+    """The first has the lower loss and more wrong answers."""
+    losses = {"standard": (2.0, 2.0, 2.0), "gated": (2.5, 2.5, 2.5)}
+    right = {"standard": (0.5, 0.52, 0.51), "gated": (0.9, 0.93, 0.92)}
+    whole = experiment_of(losses, (1000, 500))
+    records = [answered(run, right[run.arm][run.seed]) for run in whole.records]
+    said = conclude(dataclasses.replace(whole, records=records))
+    assert said.found.startswith("gated has the lowest share of wrong answers, 0.0833; it is ")
+    assert "significantly below every other model, by 0.4067 (95%: " in said.found
+    assert [head for head, _ in said.facts] == ["what it is", "its cost"]
+    planned = experiment_of(losses, contrasts=[["standard", "gated"]])
+    found = conclude(dataclasses.replace(planned, records=records)).found
+    assert "in the largest, gated has fewer wrong answers than standard by 0.4067" in found
+    not_all = conclude(dataclasses.replace(whole, records=[*records[:3], *whole.records[3:]]))
+    assert not_all.found.startswith("standard has the lowest loss, 2.0000 nats per token")
+
+
+def answered(run, share):
+    """The record of a run with so many right answers."""
+    accuracy = Accuracy(share, share, 100, "hops", {"1": share}, {"1": 0.5})
+    return dataclasses.replace(run, valid=dataclasses.replace(run.valid, accuracy=accuracy))
 
 
 def test_losses_on_different_texts_are_not_compared():
