@@ -196,13 +196,10 @@ def lead(experiment: str, first: str, second: str, step: int) -> float:
     return float(np.mean([curve[step] for curve in theirs]) - np.mean([curve[step] for curve in ours]))
 
 
-def lead_shrinks_from(experiment: str, first: str, second: str, over: int) -> int:
-    """The step from which on a lead is smaller than so many steps before, in every seed."""
-    ours, theirs = (results.curves(experiment, name) for name in (first, second))
-    leads = [{step: theirs[seed][step] - ours[seed][step] for step in ours[seed]} for seed in ours]
-    seen = sorted(step for step in leads[0] if step > over)
-    grew = [step for step in seen if any(of[step] >= of[step - over] for of in leads)]
-    return min(step for step in seen if not grew or step > grew[-1])
+def lead_of_sweep(experiment: str, first: str, second: str) -> float:
+    """By how much the first is below the second in the runs of the sweep, each at its best rate."""
+    ours, theirs = (min(found.values()) for found in _sweeps(experiment, (first, second)))
+    return theirs - ours
 
 
 def swept(experiment: str, name: str, rate: float) -> float:
