@@ -17,6 +17,7 @@
     judge_best: true      # runs are also judged at their best evaluation
     depths: [2, 4, 8]     # every trained model is also judged with so many layers
     plugins: [mine.py]    # Python files that register what the runs name; docs/extending.md
+    like: main            # all that is not said here is as in that plan
 
 Every arm sees the same text in the same order under the same seed, and draws its weights from the same
 stream of random numbers. An arm may have another text; it is compared with arms of that text.
@@ -340,17 +341,28 @@ def read_plan(name: str) -> Plan:
         >>> [arm.name for arm in read_plan("seeds").arms]
         ['standard', 'tong_neuralode', 'time_indexed_mlp', 'time_indexed_ssm']
     """
-    path = expanded(name)
-    known = {file.stem: file for file in PLANS.glob("*.yaml")}
-    if name not in known and not path.suffix and not path.exists():
-        problem = f"{name!r}. {nearest(name, known)} Or name a YAML file."
-        raise ConfigError("There is no such plan:", [problem])
-    content = read_yaml(known.get(name, path))
+    content = _tables_of(name)
+    if "like" in content:
+        other = _tables_of(str(content.pop("like")))
+        if "like" in other:
+            problem = f"like: it is like {other['like']!r}, which has all tables; name that one."
+            raise ConfigError(f"{name} cannot be used:", [problem])
+        content = merged(other, content)
     load_named(content)
     try:
         return Plan.of(content).checked()
     except ConfigError as error:
         raise ConfigError(f"{name} cannot be used:", error.problems) from error
+
+
+def _tables_of(name: str) -> dict[str, Any]:
+    """What stands in the file of a plan."""
+    path = expanded(name)
+    known = {file.stem: file for file in PLANS.glob("*.yaml")}
+    if name not in known and not path.suffix and not path.exists():
+        problem = f"{name!r}. {nearest(name, known)} Or name a YAML file."
+        raise ConfigError("There is no such plan:", [problem])
+    return dict(read_yaml(known.get(name, path)))
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 
 import pytest
 import yaml
@@ -17,10 +18,29 @@ from tests.experiments.support import tiny_fields
 @pytest.mark.parametrize("name", sorted(path.stem for path in PLANS.glob("*.yaml")))
 def test_every_named_plan_can_be_made(name):
     plan = read_plan(name)
-    for arm in plan.arms:
-        run = matched_run(plan, arm, 100)
+    runs = [matched_run(plan, arm, 100) for arm in plan.arms]
+    for run in {str(dataclasses.replace(run, data="any")): run for run in runs}.values():
         Learner.of(run, run.model_config(100))
     assert plan.sweep is None or plan.sweep.seed not in plan.seeds
+
+
+def test_a_plan_like_another_one_has_its_tables_and_its_own(tmp_path):
+    main, large = read_plan("main"), read_plan("main_large")
+    assert large.names == main.names and large.contrasts == main.contrasts
+    assert large.arm("looped").run.architecture.weights.plan == "1 + 1x4 + 1"
+    assert large.arm("shared").run.architecture.hidden_dim == 192
+    assert large.base["architecture"]["flavour"] == main.base["architecture"]["flavour"]
+    own = tmp_path / "own.yaml"
+    own.write_text("like: main\nseeds: 2\narms: {more: {model: shared}}\n")
+    assert read_plan(str(own)).names == [*main.names, "more"] and read_plan(str(own)).seeds == (0, 1)
+    assert "like" not in read_plan(str(own)).fields, "a plan that is recorded is whole"
+    for name, sentence in [
+        ("mian", "There is no such plan.*'mian'"),
+        ("main_large", "it is like 'main'"),
+    ]:
+        own.write_text(f"like: {name}\n")
+        with pytest.raises(ConfigError, match=re.compile(sentence, re.DOTALL)):
+            read_plan(str(own))
 
 
 def test_the_ablation_has_an_arm_for_each_choice():
