@@ -8,6 +8,7 @@ from typing import Any
 
 from qkvflow.experiments import figures, tables
 from qkvflow.experiments.conclusion import conclude
+from qkvflow.experiments.loops import loop_worth
 from qkvflow.experiments.plan import Plan
 from qkvflow.experiments.records import Failed, Finished, Record, finished
 from qkvflow.experiments.results import Experiment
@@ -61,6 +62,8 @@ def experiment_page(
     if of_answer := answer_tests(plan, records):
         page.append(tables.differences(plan, of_answer))
     page += _exploratory(plan, experiment.exploratory)
+    if worth := loop_worth(records):
+        page.append(tables.worth_of_loop(worth))
     page.append(tables.settings(plan, experiment.summary))
     page.append(tables.costs_of(experiment.summary, plan.reference))
     if experiment.gates:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from qkvflow.experiments.gates import gate_use
+from qkvflow.experiments.loops import Worth
 from qkvflow.experiments.plan import Arm, Plan
 from qkvflow.experiments.records import (
     AtBest,
@@ -116,6 +117,26 @@ def _best_note(runs: Mapping[str, _Judged]) -> str:
         "losses of both models on the whole splits, train those on a part of the train split, without "
         "dropout; gap: valid minus train."
     )
+
+
+def worth_of_loop(worth: Worth) -> Table:
+    """What a visit of a loop is worth, by the models that tell."""
+    law = worth.law
+    row = (
+        f"{len(worth.models)} models",
+        f"{law.irreducible:.3f}",
+        f"{law.alpha:.3f}",
+        f"{law.phi:.2f}",
+        f"{worth.phi.low:.2f} to {worth.phi.high:.2f}",
+        f"{law.misfit:.2%}",
+    )
+    note = (
+        "loss = E + A (N_once + r^phi N_loop)^-alpha, by least squares of its logarithm over "
+        f"{', '.join(worth.models)}: N counts parameters that are visited once and those of the loop, "
+        "r its visits. phi = 1: a visit is worth a layer of its own; phi = 0: nothing. The interval is "
+        "that of seeds (bootstrap); misfit: by how much the law misses the losses, root mean square."
+    )
+    return Table(("", "E", "alpha", "phi", "95%", "misfit"), (row,), "The worth of a loop", note)
 
 
 def over_depth(found: Mapping[str, Mapping[int, Sample]], tokens: int | None = None) -> Table:
