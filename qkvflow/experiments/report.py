@@ -24,6 +24,8 @@ from qkvflow.report.figures import looks
 from qkvflow.report.page import Heading, Item, Paragraph, Picture, Step, write_both
 from qkvflow.report.table import of_markdown, to_latex
 
+LEAST_RATIO = 1.1
+"""Of the largest model's size to the smallest one's, from which on losses are drawn over sizes."""
 MOST_PAIRS = 60
 """Exploratory pairs that a page has room for."""
 MOST_NOTES = 10
@@ -194,7 +196,7 @@ def draw_all(experiment: Experiment, directory: Path) -> dict[str, Path]:
     """Draw every figure of the page that the records allow; their png files by name."""
     summary, plan, drawn = experiment.summary, experiment.plan, []
     baselines, of = experiment.baselines, looks(plan.names)
-    if 0 < len(summary) <= figures.MOST:
+    if 0 < len(summary) <= figures.MOST and _sizes_differ(summary):
         figures.draw_efficiency(summary, directory, baselines, of)
         drawn += ["efficiency_with_error"]
     if 0 < len(summary) <= figures.MOST_LINES:
@@ -223,10 +225,19 @@ def draw_all(experiment: Experiment, directory: Path) -> dict[str, Path]:
     return {name: directory / f"{name}.png" for name in drawn}
 
 
+def _sizes_differ(summary: Mapping[str, Summary]) -> bool:
+    """Whether a loss over parameters is to be seen, and not one heap of points."""
+    sizes = [row.costs.parameters for row in summary.values()]
+    return len(sizes) == 1 or max(sizes) > LEAST_RATIO * min(sizes)
+
+
 def draw_for_print(experiment: Experiment, directory: Path) -> list[str]:
     """All figures of the page, and those that a table of the page says as well; their names."""
     drawn, of = list(draw_all(experiment, directory)), looks(experiment.plan.names)
     if experiment.summary:
+        if "efficiency_with_error" not in drawn and len(experiment.summary) <= figures.MOST:
+            figures.draw_efficiency(experiment.summary, directory, experiment.baselines, of)
+            drawn += ["efficiency_with_error"]
         figures.draw_performance(experiment.summary, directory, experiment.baselines, of)
         figures.draw_speed(experiment.summary, directory, of)
         drawn += ["statistical_performance", "speed_comparison"]

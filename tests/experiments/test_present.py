@@ -230,7 +230,7 @@ def test_arms_with_other_steps_are_drawn_over_operations(tmp_path, kept):
     assert drawn == [[0.5e12, 1e12], [0.75e12, 3e12]]
 
 
-@pytest.mark.parametrize("largest", [1100, 9000, 20_000, 3_000_000])
+@pytest.mark.parametrize("largest", [1110, 9000, 20_000, 3_000_000])
 def test_sizes_can_be_read_off_however_near_they_are(tmp_path, kept, largest):
     plan = Plan.of(tiny_fields("x.txt", seeds=1))
     records = [
@@ -276,10 +276,26 @@ def test_the_look_of_a_model_is_that_of_all_figures(experiment, tmp_path, kept):
 def test_more_lines_than_can_be_told_apart_are_not_drawn(tmp_path):
     names = [f"arm_{i}" for i in range(figures.MOST_LINES + 1)]
     plan = Plan.of(tiny_fields("x.txt", arms=dict.fromkeys(names), seeds=1, reference="arm_0"))
-    records = [made_up_record(name, 0, 2.0 + i / 10) for i, name in enumerate(names)]
+    records = [sized(made_up_record(name, 0, 2.0 + i / 10), i) for i, name in enumerate(names)]
     tuned = dict.fromkeys(names, Choice(2e-3, False, ((1e-3, 3.0), (2e-3, 2.9))))
     drawn = draw_all(Experiment(tmp_path, plan, records, tuned), tmp_path / "figures")
     assert set(drawn) == {"efficiency_with_error"}
+
+
+def sized(record, i):
+    """A record of a model of another size."""
+    costs = dataclasses.replace(record.costs, parameters=1000 + 100 * i)
+    return dataclasses.replace(record, costs=costs)
+
+
+def test_losses_over_sizes_that_hardly_differ_are_drawn_for_print_only(experiment, tmp_path):
+    def alike(run):
+        return dataclasses.replace(run.costs, parameters=1000 + len(run.arm))
+
+    records = [dataclasses.replace(run, costs=alike(run)) for run in finished(experiment.records)]
+    alike_ones = dataclasses.replace(experiment, records=records)
+    assert "efficiency_with_error" not in draw_all(alike_ones, tmp_path / "page")
+    assert "efficiency_with_error" in draw_for_print(alike_ones, tmp_path / "print")
 
 
 def test_gates_that_change_their_sign():
@@ -293,7 +309,7 @@ def test_the_names_of_many_arms_stand_beside_what_is_drawn(tmp_path, kept):
     for count in (6, 12):
         names = [f"arm_{i}" for i in range(count)]
         plan = Plan.of(tiny_fields("x.txt", arms=dict.fromkeys(names), seeds=1, reference="arm_0"))
-        records = [made_up_record(name, 0, 2.0 + i / 10) for i, name in enumerate(names)]
+        records = [sized(made_up_record(name, 0, 2.0 + i / 10), i) for i, name in enumerate(names)]
         tuned = dict.fromkeys(names, Choice(2e-3, False, ((1e-3, 3.0), (2e-3, 2.9))))
         draw_all(Experiment(tmp_path, plan, records, tuned), tmp_path / "figures")
         for name in ("efficiency_with_error", "learning_curves", "sweep"):

@@ -49,8 +49,8 @@ def run(options: Options) -> None:
 
 
 def _problems(options: Options) -> list[str]:
-    if not options.results:
-        return ["name an experiment with --results."]
+    if not options.results or (options.results == (OUT,) and not OUT.is_dir()):
+        return ["name the directory of an experiment with --results."]
     if len(options.results) > 1 and options.out is None:
         return ["several experiments make one page; say where it goes with --out."]
     names = [name_of(results) for results in options.results]
