@@ -1,5 +1,7 @@
 """Generation: cached equals uncached for every model; sampling does what it says."""
 
+from dataclasses import replace
+
 import equinox as eqx
 import haliax as hax
 import jax
@@ -7,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qkvflow.generate import LEAST_TEMPERATURE, choose_token, generate
+from qkvflow.generate import LEAST_TEMPERATURE, choose_token, generate, stream
 from qkvflow.models import MODELS
 from tests.support import FIXED_STEP, FLAVOURS, difference, random_model, small_config, token_ids
 
@@ -162,3 +164,16 @@ def test_the_adaptive_integrator_cannot_generate():
     model = random_model("hybrid", small_config(integrator="adaptive"))
     with pytest.raises(ValueError, match="fixed-step"):
         generate(model, token_ids(model.config), 3, temperature=0.0)
+
+
+def test_text_is_generated_in_float32_where_products_have_rounded_operands():
+    """Every way of generating; a longer prompt, on which the two types differ."""
+    model = random_model("time_indexed_ssm", small_config(num_layers=3), scale=0.3)
+    rounding = replace(model, config=replace(model.config, compute_dtype="mixed"))
+    prompt, key = token_ids(model.config, length=9), jax.random.key(0)
+    assert difference(model(prompt).array, rounding(prompt).array) > 1e-4
+    ways = (generate, lambda *asked, **how: list(stream(*asked, **how)))
+    for more in ({}, {"draft_depth": 1, "draft_tokens": 2}, {"stop_early": 0.1}):
+        for way in ways:
+            texts = [way(of, prompt, 5, key=key, temperature=0.9, **more) for of in (model, rounding)]
+            assert difference(*texts) == 0.0

@@ -14,6 +14,7 @@ nothing back: caches are addressed by position, and the next round goes on from 
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -23,9 +24,10 @@ import numpy as np
 from haliax import NamedArray
 from jax import Array, lax
 
+from qkvflow.config import Gpt2Config
 from qkvflow.generate.choosing import choose_token, token_probabilities
 from qkvflow.generate.plain import continue_rows
-from qkvflow.generate.request import as_rows, as_text, check_request, draft_problems
+from qkvflow.generate.request import as_rows, as_text, check_request, draft_problems, unrounded
 from qkvflow.models import LanguageModel, forward_flops, unroll
 
 TRIAL = 16
@@ -107,7 +109,7 @@ def generate_with_drafts(
     problems = draft_problems(model, draft_depth, draft_tokens)
     check_request(model, prompt_ids, max_new_tokens, key, **how, more_problems=problems)
     ids, rows = as_rows(prompt_ids)
-    depth, proposals = int(draft_depth), int(draft_tokens)
+    model, depth, proposals = unrounded(model), int(draft_depth), int(draft_tokens)
     batch, length = rows.shape
     needed = share_to_pay(model, depth, proposals, batch, length + max_new_tokens)
     if max_new_tokens == 0:
@@ -131,13 +133,20 @@ def share_to_pay(model: LanguageModel, depth: int, proposals: int, rows: int, le
 
     Costs are in steps of plain generation: a pass of one token for every row, through all layers.
     """
-    shallow = forward_flops(model, 1, length, depth) / forward_flops(model, 1, length)
+    shallow = _share_of_depth(type(model), model.config, depth, length)
 
     def cost(tokens: int) -> float:
         return (1 + MORE * (rows * tokens - 1)) / (1 + MORE * (rows - 1))
 
     in_all = shallow * (cost(2) + proposals - 1) + cost(proposals + 1)
     return (in_all - 1) / proposals  # a token more than those that stand comes of every round
+
+
+@cache
+def _share_of_depth(kind: type[LanguageModel], config: Gpt2Config, depth: int, length: int) -> float:
+    """Operations of a pass of one token through so many layers, as a share of one through all."""
+    model = eqx.filter_eval_shape(kind.init, config, key=jax.random.key(0))
+    return forward_flops(model, 1, length, depth) / forward_flops(model, 1, length)
 
 
 class _Reader(eqx.Module):

@@ -12,7 +12,7 @@ from jax import Array, lax
 
 from qkvflow.generate.choosing import choose_token
 from qkvflow.generate.layerwise import chosen, empty_caches, made_layers, position
-from qkvflow.generate.request import as_rows, as_text, check_request
+from qkvflow.generate.request import as_rows, as_text, check_request, unrounded
 from qkvflow.models import LanguageModel
 from qkvflow.models.early import check_early, settled_pass
 
@@ -60,7 +60,7 @@ def generate_stopping_early(
         return Stopped(ids, 0.0)
     choose = eqx.Partial(choose_token, temperature=temperature, top_k=top_k, top_p=top_p)
     key = jax.random.key(0) if key is None else key
-    new, used = _continue(model, rows, key, max_new_tokens, choose, jnp.float32(bound))
+    new, used = _continue(unrounded(model), rows, key, max_new_tokens, choose, jnp.float32(bound))
     return Stopped(as_text(jnp.concatenate([rows, new], axis=1), ids), float(jnp.mean(used)))
 
 

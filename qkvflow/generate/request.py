@@ -1,5 +1,7 @@
 """What is asked of a generator: whether it can be done, and prompts as rows of plain arrays."""
 
+import dataclasses
+
 import haliax as hax
 import jax
 import jax.numpy as jnp
@@ -67,6 +69,17 @@ def _is_within(value: int, largest: int) -> bool:
     """Whether a value is a whole number from 1 to the largest."""
     is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     return is_whole and 1 <= value <= largest
+
+
+def unrounded(model: LanguageModel) -> LanguageModel:
+    """The model with which text is generated: in float32, where products have rounded operands.
+
+    That pays where there are many rows. A token is one row, which float32 multiplies sooner.
+    """
+    if model.config.compute_dtype != "mixed":
+        return model
+    config = dataclasses.replace(model.config, compute_dtype="float32")
+    return dataclasses.replace(model, config=config)
 
 
 def as_rows(prompt: NamedArray) -> tuple[NamedArray, Array]:

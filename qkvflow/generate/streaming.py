@@ -23,6 +23,7 @@ from qkvflow.generate.request import (
     draft_problems,
     key_of_window,
     next_window,
+    unrounded,
 )
 from qkvflow.models import LanguageModel
 from qkvflow.models.early import check_early
@@ -164,7 +165,7 @@ def stream(
     problems = _problems(model, max_new_tokens, drafts, stop_early)
     check_request(model, _last(prompt_ids, model), 0, key, **how, more_problems=problems)
     key = jax.random.key(0) if key is None else key
-    return Stream(model, how, drafts, stop_early).of(prompt_ids, max_new_tokens, key)
+    return Stream(unrounded(model), how, drafts, stop_early).of(prompt_ids, max_new_tokens, key)
 
 
 def _last(prompt: NamedArray, model: LanguageModel) -> NamedArray:

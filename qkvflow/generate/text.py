@@ -16,7 +16,14 @@ from qkvflow.generate.choosing import choose_token
 from qkvflow.generate.drafts import generate_with_drafts
 from qkvflow.generate.early import generate_stopping_early
 from qkvflow.generate.plain import continue_rows
-from qkvflow.generate.request import as_rows, as_text, check_request, key_of_window, next_window
+from qkvflow.generate.request import (
+    as_rows,
+    as_text,
+    check_request,
+    key_of_window,
+    next_window,
+    unrounded,
+)
 from qkvflow.models import LanguageModel
 
 _Text = TypeVar("_Text", NamedArray, str)
@@ -76,7 +83,7 @@ def generate(
     if max_new_tokens == 0:
         return ids
     key = jax.random.key(0) if key is None else key
-    new = continue_rows(model, rows, key, max_new_tokens, eqx.Partial(choose_token, **how))
+    new = continue_rows(unrounded(model), rows, key, max_new_tokens, eqx.Partial(choose_token, **how))
     return as_text(jnp.concatenate([rows, new], axis=1), ids)
 
 
