@@ -19,6 +19,7 @@ from docs.results import UnknownNameError, arm, pair
 from qkvflow import statistics
 from qkvflow.config import Gpt2Config
 from qkvflow.experiments.gates import gate_use
+from qkvflow.experiments.summary import losses_over_depth
 from qkvflow.experiments.tables import short_rate
 from qkvflow.models import build_model, count_parameters
 from qkvflow.statistics import holm, summarise, welch_test
@@ -54,6 +55,12 @@ def span(*numbers: float) -> Interval:
 def loss(experiment: str, name: str) -> float:
     """The loss of an arm."""
     return arm(experiment, name).loss.mean
+
+
+def loss_at(experiment: str, name: str, depth: int) -> float:
+    """The loss of an arm with another number of layers."""
+    found = losses_over_depth(results.experiment(experiment).records)
+    return found[name][depth].mean
 
 
 def lowest_loss(experiment: str, name: str) -> float:

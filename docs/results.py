@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from qkvflow.config import RunConfig
 from qkvflow.config.strict import nearest
+from qkvflow.experiments.contrasts import arm_of
 from qkvflow.experiments.records import Finished, finished
 from qkvflow.experiments.report import experiment_page
 from qkvflow.experiments.results import Experiment, read_experiment, read_sweep
@@ -59,9 +60,9 @@ def arm(name: str, of: str) -> Summary:
 
 
 def pair(name: str, first: str, second: str, split: str = "valid") -> Comparison:
-    """The test of two arms on a split, in whichever order it was made."""
+    """The test of two arms, or of arms at a depth, on a split, in whichever order it was made."""
     for of in (first, second):
-        arm(name, of)
+        arm(name, arm_of(of))
     results = experiment(name)
     tests = {"valid": results.tests, "test": results.on_test}
     tests |= {"best": results.at_best, "best test": results.at_best_on_test}

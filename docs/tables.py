@@ -224,6 +224,36 @@ def printed(name: str) -> str:
     return (results.RESULTS / name).read_text().rstrip("\n")
 
 
+# What benchmarks/time_to_loss.py and benchmarks/drafts.py measured
+
+
+def race(name: str, what: str) -> float:
+    """Of a contestant of the race to a loss its minutes, its steps, or their learning rate."""
+    of = results.record("time_to_loss.json")["contestants"][name]
+    return {"minutes": (of["seconds"] or 0.0) / 60, "steps": of["curve"][-1][0], "rate": of["rate"]}[
+        what
+    ]
+
+
+def race_ratio() -> float:
+    """Our time over that of the fastest peer."""
+    return results.record("time_to_loss.json")["ratio"]
+
+
+def drafts() -> str:
+    """Rows of temperatures, layers and tokens of a draft: tokens per second, and what stood."""
+    return _rows(
+        [
+            (
+                *(f"{row['temperature']:g}", f"{row['depth']}", f"{row['draft_tokens']}"),
+                f"{row['ratio']:.2f}",
+                f"{row['acceptance']:.0%}",
+            )
+            for row in results.record("drafts.json")["rows"]
+        ]
+    )
+
+
 # What benchmarks/levanter_*.py measured
 
 

@@ -51,6 +51,8 @@ def _changes(table: Mapping[str, Any]) -> Iterator[str]:
     for name, value in table.items():
         if name == "architecture" or name == "optimizer":
             yield from _changes(value)
+        elif name == "depths" and not value:
+            yield "trained at its own depth"
         else:
             yield _SHORT.get(name, f"{name.replace('_', ' ')} {{}}").format(_value(value))
 

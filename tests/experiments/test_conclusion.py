@@ -124,6 +124,10 @@ def test_n_grams_above_and_below_are_named():
     [
         ({"model": "shared"}, "one layer's weights at every depth: the control"),
         (
+            {"model": "shared", "depths": []},
+            "one layer's weights at every depth: the control; trained at its own depth",
+        ),
+        (
             {"model": "standard", "steps": 3000, "architecture": {"num_layers": 12}},
             "own weights in every layer: the ordinary transformer; 3,000 steps; 12 layers",
         ),
