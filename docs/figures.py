@@ -23,6 +23,8 @@ from qkvflow.report.figures import appearance, canvas, line_style
 OUT = ROOT / "docs" / "figures"
 LOSS = "valid loss, nats per character"
 EQUAL_STEPS, EQUAL_OPERATIONS, DEPTHS = "laptop", "laptop-flops", "elastic"
+ALMOST_ALL = (1.3, 2.2)
+"""Losses over depth that are shown: far from its own depth, a model knows nothing."""
 AT_ANY_DEPTH = ("elastic", "fixed", "elastic_shared", "elastic_standard")
 """Of the models that were judged at several depths, those that the plan is about."""
 INK = "#7d7d7d"
@@ -94,8 +96,13 @@ def over_depth(axes: Axes) -> None:
         style: Any = {**look, "linestyle": line_style(i), "capsize": 3, "markersize": 4, "label": name}
         half = [sample.half_width or 0.0 for sample in losses]
         axes.errorbar(list(found[name]), [sample.mean for sample in losses], yerr=half, **style)
-    _logarithmic(axes, "layers")
-    axes.legend(fontsize=6)
+    depths = sorted({depth for name in AT_ANY_DEPTH for depth in found[name]})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(depths, list(map(str, depths)))
+    axes.minorticks_off()
+    axes.set_ylim(*ALMOST_ALL)
+    axes.set_xlabel("layers")
+    axes.legend(fontsize=6, loc="upper center")
 
 
 def _logarithmic(axes: Axes, label: str) -> None:
