@@ -52,8 +52,8 @@ quick: lint ## What to run while working: lint, types, and the tests that do not
 test: lint ## Lint, check types, run the tests
 	$(BIN)/pytest
 
-test-documents: install ## Run the commands and programs that README, API.md and the notebooks show
-	$(BIN)/pytest -m documents tests/test_documents.py tests/test_notebooks.py
+test-documents: install ## Run the commands and programs that documents and notebooks show
+	$(BIN)/pytest -m documents tests/test_documents.py tests/test_notebooks.py tests/plugins tests/exchange
 
 records: install ## Check what committed records say by themselves
 	$(BIN)/pytest -m records -n 0 tests/test_records.py

@@ -50,6 +50,7 @@ def place(tmp_path_factory):
     return place
 
 
+@pytest.mark.documents
 def test_commands_of_the_document_run(place, monkeypatch, capsys):
     monkeypatch.chdir(place)
     monkeypatch.setenv("QKVFLOW_CACHE", str(place / "cache"))

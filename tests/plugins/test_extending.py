@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.documents
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 
