@@ -14,7 +14,7 @@ class PlanOptions:
     """Which plan is meant, and how it is changed."""
 
     plan: str = "seeds"
-    """Plan of the experiment (seeds, laptop, main, main_large, main_embedded, main_subword, frontier,
+    """Plan of the experiment (seeds, laptop, main, main_large, main_embedded, main_subword, sizes,
     loops, ablation, elastic, elastic_bases, elastic_adaptation, recipe, recipe_added, recipe_models,
     state_space, state_space_search, time, integrators, regularise, hops, adaptation_bases, adaptation),
     or a YAML file of the same form."""
