@@ -35,9 +35,8 @@ FULL, DOTS = None, is_matrix_product
 _GATE = 0x67617465  # sets the keys of gates apart from those of the parts
 SHORT = 8
 """Evaluations of the block up to which the loop over depth is written out."""
-Remat = Literal["auto", "none", "dots", "full"]
 Watch = Callable[[NamedArray, NamedArray], Array]
-"""What is kept of a layer, of the stream before and after it."""
+"""What is kept of a layer, made of the stream before and after it."""
 ACTIVATIONS, FITS = 32, 2**31
 """What an evaluation keeps for the backward pass, in residual streams; and the bytes that fit."""
 
@@ -230,22 +229,10 @@ def integrate(
     plan: LayerPlan,
     context: Context = PLAIN,
     *,
-    remat: Remat = "auto",
-) -> NamedArray:
-    """Follow a block of curves over depth with fixed steps."""
-    return watched(curves, x, plan, context, remat=remat)[0]
-
-
-def watched(
-    curves: Any,
-    x: NamedArray,
-    plan: LayerPlan,
-    context: Context = PLAIN,
-    *,
-    remat: Remat = "auto",
+    remat: Literal["auto", "none", "dots", "full"] = "auto",
     watch: Watch | None = None,
 ) -> tuple[NamedArray, Array | None]:
-    """The same, and what is kept of every layer.
+    """Follow a block of curves over depth with fixed steps: x(1), and what `watch` keeps of layers.
 
     This is one scan, so that compiling takes no longer for a deep model; but a short one is written
     out, which spares it the copies of weights and activations in and out of stacked arrays and any

@@ -15,7 +15,7 @@ from qkvflow.config.variants import Integrator
 from qkvflow.nn.adaptive import Adaptive as Adaptive
 from qkvflow.nn.context import Context
 from qkvflow.nn.depth import LayerPlan, Tableau
-from qkvflow.nn.dynamic import Watch, watched
+from qkvflow.nn.dynamic import Watch, integrate
 from qkvflow.nn.time_embed import Time
 from qkvflow.nn.weights import at_depth
 
@@ -59,7 +59,7 @@ class FixedStep(Integrator):
         plan = self.plan(config.num_layers, t)
         if plan.visits != config.num_layers:
             curves = at_depth(curves, plan.visits)
-        return watched(curves, x, plan, context, remat=config.remat, watch=watch)
+        return integrate(curves, x, plan, context, remat=config.remat, watch=watch)
 
 
 def _square_of_change(before: NamedArray, after: NamedArray) -> Array:

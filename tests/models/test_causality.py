@@ -20,7 +20,7 @@ def logits_of_embeddings(model):
 
     def logits(x):
         named = hax.named(x, ("batch", "position", "embed"))
-        return model.head(integrate(model.transformer.blocks, named, model.plan()))
+        return model.head(integrate(model.transformer.blocks, named, model.plan())[0])
 
     return logits
 
