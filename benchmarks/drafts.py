@@ -1,10 +1,10 @@
 """Drafts from the model itself against plain generation, side by side, one text at a time.
 
 Run with `python -m benchmarks.drafts --checkpoint runs/elastic` for a model that was trained at
-several depths (`qkvflow train --depths 2 4 8`), on a machine that has nothing else to do; prints a
-table and writes results/drafts.json. A prompt of the model's own text is continued in turns, plainly
-and with drafts of every depth and number of tokens; a ratio is of the tokens per second in the same
-turn, and the median of the turns counts. Temperature 0, and 0.8.
+several depths (`qkvflow train --config configs/elastic.yaml --out runs/elastic`), on a machine that
+has nothing else to do; prints a table and writes results/drafts.json. A prompt of the model's own text
+is continued in turns, plainly and with drafts of every depth and number of tokens; a ratio is of the
+tokens per second in the same turn, and the median of the turns counts. Temperature 0, and 0.8.
 """
 
 import argparse
@@ -98,7 +98,8 @@ def main(arguments=None, out=RESULTS):
         shares = f"accepted {row['acceptance']:.0%} (needed {row['needed']:.0%})"
         print(f"{what}: {row['ratio']:.2f} times the tokens per second, {shares}")
     best = max(row["ratio"] for row in rows)
-    record = {"layers": layers, "at_least": BOUND, "holds": best >= BOUND, "best": best, "rows": rows}
+    shape = {"width": model.config.hidden_dim, "layers": layers}
+    record = {**shape, "at_least": BOUND, "holds": best >= BOUND, "best": best, "rows": rows}
     record |= {"machine": machine(), "measured": measured()}
     (out / "drafts.json").write_text(json.dumps(record, indent=2) + "\n")
 

@@ -240,6 +240,12 @@ def race_ratio() -> float:
     return results.record("time_to_loss.json")["ratio"]
 
 
+def drafts_gain(temperature: float) -> float:
+    """The tokens per second with the best drafts, of those without."""
+    rows = results.record("drafts.json")["rows"]
+    return max(row["ratio"] for row in rows if row["temperature"] == temperature)
+
+
 def drafts() -> str:
     """Rows of temperatures, layers and tokens of a draft: tokens per second, and what stood."""
     return _rows(

@@ -25,6 +25,8 @@ import jax
 import pytest
 from hypothesis import settings
 
+from qkvflow.generate import drafts
+
 gc.disable()  # tracing makes so many objects that looking for cycles takes a tenth of the time
 settings.register_profile("suite", max_examples=20, deadline=None)
 settings.register_profile("fuzz", max_examples=700, deadline=None)
@@ -85,6 +87,13 @@ def pytest_collection_modifyitems(items):
 
 def _is_long(name):
     return name.startswith(tuple(f"{place}/" for place in LONG)) or name in LONG
+
+
+@pytest.fixture
+def drafts_are_cheap(monkeypatch):
+    """They cost their operations and nothing else, and are never given up."""
+    monkeypatch.setattr(drafts, "COSTS", drafts.Costs(0.0, 0.0, 0.0))
+    monkeypatch.setattr(drafts, "PATIENCE", 1000.0)
 
 
 @pytest.fixture

@@ -90,10 +90,9 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("way", "how"), WAYS, ids=["plain", "drafts", "stopping early"])
-def test_beyond_the_longest_sequence(way, how, monkeypatch):
+@pytest.mark.usefixtures("drafts_are_cheap")
+def test_beyond_the_longest_sequence(way, how):
     """A prompt that is longer than the model sees, too: it begins with the second half."""
-    monkeypatch.setattr(drafts, "MORE", 0.0)
-    monkeypatch.setattr(drafts, "TRIAL", 1000)
     config = small_config(num_layers=3, max_position_embeddings=12)
     model = random_model("standard", config, scale=0.2)
     prompt = token_ids(config, batch=1, length=15)
@@ -111,11 +110,13 @@ def test_from_a_short_prompt_to_beyond_the_longest_sequence():
     assert np.array_equal(streamed(model, prompt, 12, key=KEY)[0], expected)
 
 
-@pytest.mark.parametrize(("trial", "more"), [(1000, 0.0), (2, 0.25)])
-def test_drafts_come_in_blocks_and_what_became_of_them_is_known(monkeypatch, trial, more):
+@pytest.mark.parametrize(("patience", "token"), [(1000.0, 0.0), (1.0, 0.25)])
+def test_drafts_come_in_blocks_and_what_became_of_them_is_known(
+    drafts_are_cheap, monkeypatch, patience, token
+):
     """Rows accept different numbers of proposals; those that do not pay are given up."""
-    monkeypatch.setattr(drafts, "MORE", more)
-    monkeypatch.setattr(drafts, "TRIAL", trial)
+    monkeypatch.setattr(drafts, "COSTS", drafts.Costs(0.0, token, 0.0))
+    monkeypatch.setattr(drafts, "PATIENCE", patience)
     model = random_model("standard", small_config(num_layers=4, flavour="llama"), seed=1)
     prompt = token_ids(model.config, batch=3, length=4)
     how = {"draft_depth": 1, "draft_tokens": 3, "key": KEY}
@@ -126,8 +127,8 @@ def test_drafts_come_in_blocks_and_what_became_of_them_is_known(monkeypatch, tri
     (drafted,) = found.drafted
     assert np.array_equal(drafted.text.array, expected.text.array)
     assert vars(drafted) | {"text": 0} == vars(expected) | {"text": 0}
-    assert 0 < drafted.accepted < drafted.proposed and (drafted.plain > 0) == (trial == 2)
-    assert len(blocks) < 24 or trial == 2
+    assert 0 < drafted.accepted < drafted.proposed and (drafted.plain > 0) == (patience == 1)
+    assert len(blocks) < 24 or patience == 1
 
 
 def test_drafts_that_cannot_pay_are_not_begun():

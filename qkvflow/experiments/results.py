@@ -110,8 +110,8 @@ class Experiment:
 def save_plan(plan: Plan, out: Path, reference: str | None = None) -> None:
     """Keep what is compared with what comes of it.
 
-    A directory is of one experiment, to which arms and seeds may be added; its arms together are the
-    family that tests are corrected for. It keeps its reference unless another one is named.
+    A directory is of one experiment, to which arms, seeds and depths may be added; its arms together
+    are the family that tests are corrected for. It keeps its reference unless another one is named.
 
     Raises:
         FileError: it is of another experiment.
@@ -128,6 +128,8 @@ def save_plan(plan: Plan, out: Path, reference: str | None = None) -> None:
                 )
             fields["arms"] = {**there.fields["arms"], **fields["arms"]}
             fields["reference"] = reference or there.reference
+            if there.depths:
+                fields["depths"] = sorted({*there.depths, *plan.depths})
             if there.contrasts is not None:
                 pairs = dict.fromkeys((*there.contrasts, *(plan.contrasts or ())))
                 fields["contrasts"] = [list(pair) for pair in pairs]

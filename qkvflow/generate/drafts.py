@@ -30,11 +30,26 @@ from qkvflow.generate.plain import continue_rows
 from qkvflow.generate.request import as_rows, as_text, check_request, draft_problems, unrounded
 from qkvflow.models import LanguageModel, forward_flops, unroll
 
-TRIAL = 16
-"""Rounds after which drafts have to pay."""
-MORE = 0.35
-"""What every further token adds to a pass, in passes of one token: as measured on a CPU, width 256, 8
-layers. The more rows a batch has, the more it counts, and the less drafts pay."""
+PATIENCE = 8.0
+"""Steps of plain generation that drafts may have cost a row before they are given up."""
+
+
+class Costs(NamedTuple):
+    """What time is lost to drafts besides operations, as measured on CPUs at widths 64 to 512."""
+
+    several: float = 0.5
+    """Of a pass over several tokens, which multiplies by other routines; in passes of one."""
+    token: float = 0.15
+    """Of each of its tokens after the first, in passes of one."""
+    round: float = 6e6
+    """Of a round besides its passes, in operations of a pass of one token."""
+
+    def of(self, tokens: int) -> float:
+        """A pass over so many tokens, in passes of one."""
+        return 1 + (tokens > 1) * self.several + self.token * (tokens - 1)
+
+
+COSTS = Costs()
 
 
 @dataclass(frozen=True)
@@ -91,8 +106,8 @@ def generate_with_drafts(
     """`generate` with drafts; returns the text and how many of the proposals stood.
 
     `unroll(model, draft_depth)` proposes `draft_tokens` tokens at a time. Drafts pay where a round
-    gives more tokens than it costs in steps of plain generation, by counted operations. Those that do
-    not after some rounds are given up for the rest of the text, those that cannot are never begun.
+    gives more tokens than it costs in steps of plain generation, by `COSTS`. Those that have cost
+    `PATIENCE` steps are given up for the rest of the text, those that cannot pay are never begun.
 
     Examples:
         >>> import haliax as hax, jax
@@ -133,20 +148,19 @@ def share_to_pay(model: LanguageModel, depth: int, proposals: int, rows: int, le
 
     Costs are in steps of plain generation: a pass of one token for every row, through all layers.
     """
-    shallow = _share_of_depth(type(model), model.config, depth, length)
-
-    def cost(tokens: int) -> float:
-        return (1 + MORE * (rows * tokens - 1)) / (1 + MORE * (rows - 1))
-
-    in_all = shallow * (cost(2) + proposals - 1) + cost(proposals + 1)
+    kind, config = type(model), model.config
+    plain = _operations(kind, config, config.num_layers, length)
+    shallow = _operations(kind, config, depth, length) / plain
+    two, checked, one = (COSTS.of(rows * tokens) for tokens in (2, proposals + 1, 1))
+    in_all = (shallow * (two + (proposals - 1) * one) + checked + COSTS.round / plain) / one
     return (in_all - 1) / proposals  # a token more than those that stand comes of every round
 
 
 @cache
-def _share_of_depth(kind: type[LanguageModel], config: Gpt2Config, depth: int, length: int) -> float:
-    """Operations of a pass of one token through so many layers, as a share of one through all."""
+def _operations(kind: type[LanguageModel], config: Gpt2Config, depth: int, length: int) -> float:
+    """Those of a pass of one token through so many layers."""
     model = eqx.filter_eval_shape(kind.init, config, key=jax.random.key(0))
-    return forward_flops(model, 1, length, depth) / forward_flops(model, 1, length)
+    return forward_flops(model, 1, length, depth) / length
 
 
 class _Reader(eqx.Module):
@@ -227,10 +241,10 @@ def _readers(model: LanguageModel, depth: int) -> tuple[_Reader, _Reader]:
 
 
 def _is_worth_a_round(state: _State, end: Array | int, proposals: int, needed: float) -> Array:
-    """Whether a text is not finished, and drafts pay, or have not been tried for long."""
-    proposed = proposals * jnp.maximum(jnp.sum(state.rounds), 1)
-    pays = jnp.sum(state.accepted) / proposed > needed
-    return jnp.any(state.known < end) & (pays | (jnp.max(state.rounds) < TRIAL))
+    """Whether a text is not finished, and drafts have not cost more than they may."""
+    rounds, accepted = (jnp.sum(each).astype(jnp.float32) for each in (state.rounds, state.accepted))
+    lost = needed * proposals * rounds - accepted
+    return jnp.any(state.known < end) & (lost <= PATIENCE * len(state.rounds))
 
 
 def _next_round(

@@ -19,7 +19,6 @@ import qkvflow
 from qkvflow.cli.main import main
 from qkvflow.cli.train import Display
 from qkvflow.data import ByteTokenizer
-from qkvflow.generate import drafts
 from qkvflow.train import read_metrics
 from tests.experiments.support import tiny_fields
 from tests.models.gpt2_files import write_gpt2
@@ -265,9 +264,9 @@ def test_choices_that_cannot_be_used_are_a_sentence(trained, capsys, options, wo
         assert words in capsys.readouterr().err
 
 
-def test_drafts_change_no_text_and_what_became_of_them_is_said(trained, capsys, monkeypatch):
+@pytest.mark.usefixtures("drafts_are_cheap")
+def test_drafts_change_no_text_and_what_became_of_them_is_said(trained, capsys):
     """40 tokens are more than the model has positions."""
-    monkeypatch.setattr(drafts, "MORE", 0.0)
     command = ["generate", "--checkpoint", str(trained[0]), "--prompt", "a", "--tokens", "40"]
     assert main([*command, "--temperature", "0"]) == 0
     plain = capsys.readouterr()

@@ -102,6 +102,13 @@ def test_arms_without_the_others_of_their_contrasts_go_on_and_find_them_later(te
     assert Plan.of(read_yaml(tmp_path / "plan.yaml")).contrasts == (("gated", "standard"),)
 
 
+def test_a_directory_keeps_the_depths_that_its_models_were_judged_at(text, tmp_path):
+    fields = tiny_fields(text)
+    for depths in ([2, 4], [], [8, 2]):
+        save_plan(Plan.of({**fields, "depths": depths}), tmp_path)
+    assert Plan.of(read_yaml(tmp_path / "plan.yaml")).depths == (2, 4, 8)
+
+
 def test_processes_that_add_arms_at_once_lose_none(text, tmp_path):
     arms = [f"arm-{i}" for i in range(8)]
     plans = [Plan.of(tiny_fields(text, arms={arm: {"model": "shared"}}, reference=arm)) for arm in arms]

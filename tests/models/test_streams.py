@@ -11,7 +11,7 @@ import pytest
 
 from qkvflow.analysis.flow import flow_of, start, states
 from qkvflow.config import ConfigError, Gpt2Config, OptimizerConfig
-from qkvflow.generate import drafts, generate, generate_with_drafts
+from qkvflow.generate import generate, generate_with_drafts
 from qkvflow.models import at_depth, build_model, forward_flops, unroll
 from qkvflow.models.language_model import token_losses
 from qkvflow.models.paths import arrays_of, with_arrays
@@ -172,9 +172,8 @@ def test_streams_go_with_depth_caches_and_causality(name, changes):
 
 
 @pytest.mark.parametrize(("name", "changes"), [VARIANTS[1], VARIANTS[4]])
-def test_a_model_of_several_streams_drafts_for_itself(name, changes, monkeypatch):
-    monkeypatch.setattr(drafts, "MORE", 0.0)
-    monkeypatch.setattr(drafts, "TRIAL", 1000)
+@pytest.mark.usefixtures("drafts_are_cheap")
+def test_a_model_of_several_streams_drafts_for_itself(name, changes):
     model = random_model(name, small_config(**changes), scale=0.2)
     ids = token_ids(model.config, batch=1, length=4)
     drafted = generate_with_drafts(model, ids, 9, draft_depth=1, draft_tokens=2, temperature=0.0)
