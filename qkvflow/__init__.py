@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from qkvflow.models import LanguageModel
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def load(path: str | os.PathLike[str]) -> "LanguageModel":

@@ -15,9 +15,9 @@ class PlanOptions:
 
     plan: str = "seeds"
     """Plan of the experiment (seeds, laptop, main, main_large, main_embedded, main_subword, sizes,
-    loops, ablation, elastic, elastic_bases, elastic_adaptation, recipe, recipe_added, recipe_models,
-    state_space, state_space_search, time, integrators, regularise, hops, adaptation_bases, adaptation),
-    or a YAML file of the same form."""
+    loops, ablation, elastic, elastic_long, elastic_bases, elastic_adaptation, recipe, recipe_added,
+    recipe_models, state_space, state_space_search, time, integrators, regularise, hops,
+    adaptation_bases, adaptation), or a YAML file of the same form."""
     arms: tuple[str, ...] = ()
     """Arms of the plan to run; empty: all."""
     reference: str | None = None
