@@ -34,11 +34,15 @@ BOUND = 1.3
 """What the tokens per second with drafts should be of those without."""
 
 
-def read_prompt(checkpoint, length):
-    """The first tokens of the valid split of the text that a model was trained on."""
+def read_valid(checkpoint):
+    """The valid split of the text that a model was trained on."""
     data, documents = own_text(checkpoint, None, "run")
     corpus = load_corpus(data, limit=documents)
-    split = prepare(corpus, read_tokenizer(checkpoint), default_cache_dir())["valid"]
+    return prepare(corpus, read_tokenizer(checkpoint), default_cache_dir())["valid"]
+
+
+def read_prompt(split, length):
+    """The first tokens of a split."""
     return hax.named(jnp.asarray(split.ids[:length].astype("int32"))[None], ("batch", "position"))
 
 
@@ -85,7 +89,7 @@ def main(arguments=None, out=RESULTS):
     keep_freed_memory()
     model = load_model(options.checkpoint)
     longest, layers = model.config.max_position_embeddings, model.config.num_layers
-    prompt = read_prompt(options.checkpoint, longest // 4)
+    prompt = read_prompt(read_valid(options.checkpoint), longest // 4)
     rows = [
         compare(model, prompt, longest - longest // 4, temperature, depth, tokens)
         for temperature in TEMPERATURES

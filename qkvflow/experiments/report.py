@@ -67,7 +67,7 @@ def experiment_page(
     if worth := loop_worth(records):
         page.append(tables.worth_of_loop(worth))
     page.append(tables.settings(plan, experiment.summary))
-    page.append(tables.costs_of(experiment.summary, plan.reference))
+    page += [tables.costs_of(experiment.summary, plan.reference), *_machines(finished(records))]
     if experiment.gates:
         page += [tables.gates(experiment.gates), *_pictures(pictures, "gates")]
     if experiment.choices:
@@ -152,6 +152,18 @@ def _notes(done: Sequence[Finished]) -> list[Item]:
     ]
     left = len(found) - len(page)
     return page + ([Paragraph(f"{left} more notes are in the records.")] if left else [])
+
+
+def _machines(done: Sequence[Finished]) -> list[Item]:
+    """A sentence where times are of several machines."""
+    models: dict[str, list[str]] = {}
+    for record in done:
+        models.setdefault(_machine(record.origin.machine), []).append(record.arm)
+    if len(models) < 2:
+        return []
+    each = "; ".join(f"{', '.join(dict.fromkeys(of))} on {name}" for name, of in models.items())
+    sentence = f"Milliseconds per step are of several machines: {each}. Compare them within one only."
+    return [Paragraph(sentence)]
 
 
 def _duration(seconds: float) -> str:

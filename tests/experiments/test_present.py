@@ -401,6 +401,20 @@ def test_what_runs_noted_stands_on_the_page_once(experiment):
     assert "3 more notes are in the records." in shown
 
 
+def test_times_of_several_machines_are_said_to_be_such(experiment):
+    records = list(finished(experiment.records))
+    _, text = write_report([experiment], "title")
+    assert "of several machines" not in text.read_text()
+    of = records[0].arm
+    for i, record in enumerate(records):
+        if record.arm == of:
+            machine = {**record.origin.machine, "processor": "Slow"}
+            origin = dataclasses.replace(record.origin, machine=machine)
+            records[i] = dataclasses.replace(record, origin=origin)
+    _, text = write_report([dataclasses.replace(experiment, records=records)], "title")
+    assert f"are of several machines: {of} on Slow (" in text.read_text()
+
+
 def test_pages_have_no_script_of_data(experiment):
     """Errors, machines, texts and titles are of others; where they stand in a page they are text."""
     hostile = "<script>alert(1)</script><img src=x onerror=alert(1)>"
