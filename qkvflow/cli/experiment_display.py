@@ -139,8 +139,8 @@ class _RunBar(Sink):
 
 def tuned_table(choices: Choices) -> Table:
     """The sweep, as 80 columns hold it."""
-    table = tables.sweep(choices, digits=3)
     note = "*: chosen. !: chosen, at an end of the range: it may do better outside."
+    table = tables.sweep(choices, note, digits=3)
     return table.only(*table.heads[:-2], title="Valid loss by learning rate", note=note)
 
 

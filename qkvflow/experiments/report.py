@@ -71,10 +71,22 @@ def experiment_page(
     if experiment.gates:
         page += [tables.gates(experiment.gates), *_pictures(pictures, "gates")]
     if experiment.choices:
-        page += [tables.sweep(experiment.choices), *_pictures(pictures, "sweep")]
+        how = _how_swept(plan, bool(answers_by_arm(records)))
+        page += [tables.sweep(experiment.choices, how), *_pictures(pictures, "sweep")]
         others = tables.swept_settings(experiment.choices)
         page += [others] if others is not None else []
     return page + _origin(records, experiment.failures)
+
+
+def _how_swept(plan: Plan, of_answers: bool) -> str:
+    assert plan.sweep is not None
+    seeds, what = plan.sweep.num_seeds, "Share of wrong answers" if of_answers else "Valid loss"
+    by = "one seed that is" if seeds == 1 else f"{seeds} seeds that are"
+    return (
+        f"{what} after {plan.sweep.steps:,} steps at each peak learning rate, on a fixed part of the "
+        f"valid split, by {by} used for nothing else. The models are trained with the best (*). Where "
+        "it lies at an end of the range (!), they might do better outside."
+    )
 
 
 def _exploratory(plan: Plan, tests: Sequence[Comparison]) -> list[Item]:

@@ -405,8 +405,8 @@ def gates(found: Mapping[str, Mapping[int, Gates]]) -> Table:
     return Table(heads, rows, "Gates", note, frozenset({"map"}))
 
 
-def sweep(choices: Choices, digits: int = 4) -> Table:
-    """The loss of every model at every learning rate, the choice marked."""
+def sweep(choices: Choices, note: str, digits: int = 4) -> Table:
+    """What every model reached at every learning rate, the choice marked."""
     rates = sorted({rate for choice in choices.values() for rate, _ in choice.sweep})
     rows = tuple(
         (
@@ -416,12 +416,6 @@ def sweep(choices: Choices, digits: int = 4) -> Table:
             "" if choice.learning_rate is None else _inside(choice.inside),
         )
         for name, choice in choices.items()
-    )
-    note = (
-        "Valid loss (of a text of questions, the share of wrong answers) after a few steps at each "
-        "peak learning rate, on a fixed part of the split and one seed that is not used again; the "
-        "best (*) is what the model is trained with. Where it lies at an end of the "
-        "range (!), the model might do better outside."
     )
     heads = ("model", *map(short_rate, rates), "chosen", "inside")
     return Table(heads, rows, "Learning rates", note)
