@@ -170,25 +170,3 @@ def perturbed(model: LanguageModel, sigma: float, seed: int = 0) -> LanguageMode
         for path, array in arrays_of(model).items()
     }
     return with_arrays(model, drawn)
-
-
-def covering_bound(parameters: int, radius: float, lipschitz: float, epsilon: float) -> float:
-    """log N(eps) <= P log(1 + 2 R Lip / eps): the logarithm of how many models stand for all of them.
-
-    Examples:
-        >>> round(covering_bound(parameters=10, radius=1.0, lipschitz=2.0, epsilon=0.1), 2)
-        37.14
-    """
-    return parameters * math.log1p(2 * radius * lipschitz / epsilon)
-
-
-def amplification(slopes: np.ndarray, step: float) -> float:
-    """By how much layers x + step f_l(x), with these Lipschitz constants, drive two states apart.
-
-    prod (1 + step k_l) <= exp(step sum k_l): with step 1 / L the exponential of the mean, at any depth.
-
-    Examples:
-        >>> [round(amplification(np.full(n, 2.0), step), 2) for n, step in ((4, 1.0), (4, 1 / 4))]
-        [81.0, 5.06]
-    """
-    return float(np.exp(np.sum(np.log1p(step * np.asarray(slopes, np.float64)))))
