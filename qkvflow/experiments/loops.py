@@ -2,16 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
-import equinox as eqx
-import jax
-
-from qkvflow.config import Gpt2Config
+from qkvflow.experiments.matching import abstract_model
 from qkvflow.experiments.recording import run_of
 from qkvflow.experiments.records import Finished, Record, by_arm
-from qkvflow.models import build_model
 from qkvflow.models.paths import nodes_of
 from qkvflow.nn.families.looped import Looped, LoopedFamily
 from qkvflow.nn.families.per_layer import PerLayerFamily
@@ -69,7 +64,7 @@ def loop_of(record: Finished) -> Loop | None:
     run = run_of(record)
     if run is None:
         return None
-    model = _shapes(run.model, run.architecture)
+    model = abstract_model(run.model, run.architecture)
     family = model.config.weights
     if isinstance(family, PerLayerFamily):
         return NO_LOOP
@@ -95,11 +90,6 @@ def _inside(curve: Looped) -> int:
     entries = max(curve.order) + 1
     again = sum(curve.order.count(entry) > 1 for entry in range(entries))
     return _size(curve) // entries * again
-
-
-@cache
-def _shapes(name: str, config: Gpt2Config) -> Any:
-    return eqx.filter_eval_shape(build_model, name, config, key=jax.random.key(0))
 
 
 def _training(record: Finished) -> str:

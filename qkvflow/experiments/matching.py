@@ -20,11 +20,12 @@ CLOSE = 0.005
 
 def shapes_of(run: RunConfig, vocab_size: int) -> LanguageModel:
     """The model of a run without its numbers."""
-    return _shapes(run.model, run.model_config(vocab_size))
+    return abstract_model(run.model, run.model_config(vocab_size))
 
 
 @functools.cache
-def _shapes(model: str, config: Gpt2Config) -> LanguageModel:
+def abstract_model(model: str, config: Gpt2Config) -> LanguageModel:
+    """A named model without its numbers."""
     return eqx.filter_eval_shape(build_model, model, config, key=jax.random.key(0))
 
 
