@@ -45,25 +45,19 @@ def early_curve(
     for bound in bounds:
         check_early(model, bound)
     how: dict[str, Any] = {"length": length, "batch_size": batch_size, "tokens": tokens}
-    points = []
-    for bound in bounds:
-        layers: list[np.ndarray] = []
+    return [_point(model, split, bound, **how, advance=advance) for bound in bounds]
 
-        def losses(
-            model: LanguageModel,
-            inputs: Array,
-            targets: Array,
-            mask: Array,
-            bound: float = bound,
-            layers: list[np.ndarray] = layers,
-        ) -> Array:
-            found, used = _window_losses(model, inputs, targets, mask, jnp.float32(bound))
-            layers.append(np.asarray(used))
-            return found
 
-        result = evaluate(model, split, **how, advance=advance, losses=losses)
-        points.append(EarlyPoint(bound, result, float(np.concatenate(layers).sum() / result.tokens)))
-    return points
+def _point(model: LanguageModel, split: TokenSplit, bound: float, **how: Any) -> EarlyPoint:
+    layers: list[np.ndarray] = []
+
+    def losses(model: LanguageModel, inputs: Array, targets: Array, mask: Array) -> Array:
+        found, used = _window_losses(model, inputs, targets, mask, jnp.float32(bound))
+        layers.append(np.asarray(used))
+        return found
+
+    result = evaluate(model, split, **how, losses=losses)
+    return EarlyPoint(bound, result, float(np.concatenate(layers).sum() / result.tokens))
 
 
 @eqx.filter_jit
