@@ -37,10 +37,6 @@ class LayerwiseReader:
         asks = looks_back(model.transformer.blocks)
         self._first = self._layers[0][0] if asks and not self._is_deep else None
 
-    def empty_caches(self, batch: int, length: int) -> list[Any]:
-        """Caches for `length` positions of every row."""
-        return empty_caches(self._model, batch, length)
-
     def __call__(self, ids: Array, caches: list[Any], offset: Array | int) -> tuple[Array, list[Any]]:
         """Logits [batch, vocab] after the last of the ids, and the caches, changed in place."""
         if self._is_deep:
@@ -138,8 +134,7 @@ def tokens_one_by_one(
         room: positions that the caches hold, which decides what is compiled.
     """
     read, keys = LayerwiseReader(model), jax.random.split(key, count)
-    caches: list[Any] = read.empty_caches(prompt.shape[0], room)
-    ids, offset = prompt, 0
+    ids, caches, offset = prompt, empty_caches(model, prompt.shape[0], room), 0
     for k in keys:
         logits, caches = read(ids, caches, position(offset))
         ids, offset = chosen(choose, logits, k), offset + ids.shape[1]

@@ -99,7 +99,7 @@ class Stream(Iterator[NamedArray]):
         choose: Any,
         drafts: tuple[int, int],
         room: int,
-    ) -> Generator[Block, None, tuple[int, int, int, float, int]]:
+    ) -> _Pieces[tuple[int, int, int, float, int]]:
         """Tokens with drafts, unless those cannot pay; returns what `Drafted` says beside the text."""
         depth, proposals = drafts
         needed = share_to_pay(model, depth, proposals, rows.shape[0], rows.shape[1] + count)
@@ -112,9 +112,7 @@ class Stream(Iterator[NamedArray]):
         return depth, rounds * proposals, accepted, needed, plain
 
 
-def _keeping(
-    pieces: Generator[Block, None, _Result], kept: list[Block]
-) -> Generator[Block, None, _Result]:
+def _keeping(pieces: _Pieces[_Result], kept: list[Block]) -> _Pieces[_Result]:
     """Pass on what comes, and keep it."""
     while True:
         try:
