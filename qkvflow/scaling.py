@@ -80,7 +80,7 @@ def fit_loop_law(once: Numbers, loop: Numbers, visits: Numbers, losses: Numbers)
         0.5
     """
     models = _models(once, loop, visits)
-    wanted = _positive(losses, "losses")
+    wanted = _positive(losses)
     if wanted.shape != models[0].shape:
         raise ValueError(f"expected a loss for each of {len(models[0])} models, got {wanted.size}")
     found = [_fit(models, wanted, start) for start in STARTS]
@@ -114,7 +114,7 @@ def phi_interval(
         >>> found.low < 0.5 < found.high
         True
     """
-    models, samples = _models(once, loop, visits), [_positive(own, "losses") for own in losses]
+    models, samples = _models(once, loop, visits), [_positive(own) for own in losses]
     if len(samples) != len(models[0]):
         raise ValueError(f"expected seeds of each of {len(models[0])} models, got {len(samples)}")
     fewest = min(len(own) for own in samples)
@@ -165,10 +165,10 @@ def _models(once: Numbers, loop: Numbers, visits: Numbers) -> list[np.ndarray]:
     return found
 
 
-def _positive(values: Numbers, what: str) -> np.ndarray:
-    found = np.asarray(values, np.float64)
+def _positive(losses: Numbers) -> np.ndarray:
+    found = np.asarray(losses, np.float64)
     if found.ndim != 1 or found.size < 1 or not (np.isfinite(found) & (found > 0)).all():
-        raise ValueError(f"expected {what} that are finite and above 0, in a row, got {values}")
+        raise ValueError(f"expected losses that are finite and above 0, in a row, got {losses}")
     return found
 
 

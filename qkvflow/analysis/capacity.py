@@ -146,7 +146,7 @@ def pac_bayes_gap(divergence: float, samples: int, delta: float = DELTA) -> floa
     return math.sqrt((divergence + math.log(2 * math.sqrt(samples) / delta)) / (2 * samples))
 
 
-def samples_needed(divergence: float, delta: float = DELTA) -> int:
+def samples_needed(divergence: float) -> int:
     """The fewest independent samples from which on the bound is below 1, and says anything.
 
     Examples:
@@ -154,11 +154,11 @@ def samples_needed(divergence: float, delta: float = DELTA) -> int:
         53
     """
     low, high = 0, 1
-    while pac_bayes_gap(divergence, high, delta) >= 1:
+    while pac_bayes_gap(divergence, high) >= 1:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if pac_bayes_gap(divergence, middle, delta) < 1 else (middle, high)
+        low, high = (low, middle) if pac_bayes_gap(divergence, middle) < 1 else (middle, high)
     return high
 
 

@@ -127,9 +127,8 @@ def complete(
     return carry_out(jobs, watcher)
 
 
-def carry_out(jobs: Sequence[Job], watcher: Watcher | None = None) -> list[Record]:
+def carry_out(jobs: Sequence[Job], watcher: Watcher) -> list[Record]:
     """Do all jobs that are not done, and wait for those that other processes do; their records."""
-    watcher = watcher or Watcher()
     began = now()
     done: dict[Path, Record] = {}
     for job in _until_all_are_done(jobs, done):

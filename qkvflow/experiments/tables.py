@@ -421,7 +421,7 @@ def sweep(choices: Choices, note: str, digits: int = 4) -> Table:
     return Table(heads, rows, "Learning rates", note)
 
 
-def swept_settings(choices: Choices, digits: int = 4) -> Table | None:
+def swept_settings(choices: Choices) -> Table | None:
     """What was swept beside the learning rate, in the order in which it was; None where nothing was."""
     rows = []
     for name, choice in choices.items():
@@ -430,9 +430,9 @@ def swept_settings(choices: Choices, digits: int = 4) -> Table | None:
             chosen = "" if first.learning_rate is None else short_rate(first.learning_rate)
             rates = [(short_rate(rate), loss) for rate, loss in choice.first]
             inside = _inside(first.inside)
-            rows.append((name, "learning rate", _tried(rates, digits), chosen, inside))
+            rows.append((name, "learning rate", _tried(rates), chosen, inside))
         for of in choice.settings:
-            tried = _tried([(f"{value:g}", loss) for value, loss in of.sweep], digits)
+            tried = _tried([(f"{value:g}", loss) for value, loss in of.sweep])
             rows.append((name, of.name, tried, f"{of.value:g}", _inside(of.inside)))
     note = (
         "Valid loss, as in the sweep over learning rates, of one setting after the other, each with "
@@ -446,10 +446,9 @@ def swept_settings(choices: Choices, digits: int = 4) -> Table | None:
     return Table(heads, tuple(rows), "Other settings", note, words) if rows else None
 
 
-def _tried(losses: Sequence[tuple[str, float | None]], digits: int) -> str:
+def _tried(losses: Sequence[tuple[str, float | None]]) -> str:
     """Values with their losses, on one line."""
-    said = [f"{v}: {'failed' if loss is None else f'{loss:.{digits}f}'}" for v, loss in losses]
-    return ", ".join(said)
+    return ", ".join(f"{v}: {'failed' if loss is None else f'{loss:.4f}'}" for v, loss in losses)
 
 
 def _inside(inside: bool) -> str:
