@@ -118,17 +118,26 @@ class _NotebookBar:
         self._handle.update({"text/plain": line}, raw=True)
 
 
+def clock(seconds: float) -> str:
+    """A time as 1:02:03, or 2:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def notebook_line(description: str, total: int | None, done: int, shown: str, seconds: float) -> str:
     """A bar as a line of text.
 
     Examples:
         >>> notebook_line("shared", 4, 1, "loss 2.300", 5.0)
         'shared ███████▌                       1/4  loss 2.300  0:15 left'
+        >>> notebook_line("shared", 4, 3, "", 179.7)
+        'shared ██████████████████████▌        3/4  1:00 left'
     """
     if not total:
         return f"{description} {done:,}  {shown}  {seconds:.0f} s".replace("    ", "  ")
     filled = int(2 * LENGTH * min(done / total, 1.0))
     bar = ("█" * (filled // 2) + "▌" * (filled % 2)).ljust(LENGTH)
     left = seconds * (total - done) / done if done else 0.0
-    rest = f"{left // 60:.0f}:{left % 60:02.0f} left" if 0 < done < total else f"{seconds:.0f} s"
+    rest = f"{clock(left)} left" if 0 < done < total else f"{seconds:.0f} s"
     return "  ".join(part for part in (f"{description} {bar} {done:,}/{total:,}", shown, rest) if part)

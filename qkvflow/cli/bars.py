@@ -6,6 +6,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
+from qkvflow.progress import clock
+
 MEASURED = 5
 """Steps after which it is said how long the others will take."""
 LONG = 20.0
@@ -44,13 +46,6 @@ class TimeColumn(ProgressColumn):
             return Text(clock(task.elapsed or 0.0))
         left = task.fields.get("left", task.time_remaining)
         return Text("" if left is None else f"{clock(left)} left")
-
-
-def clock(seconds: float) -> str:
-    """A time as 1:02:03, or 2:03."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def duration(seconds: float) -> str:

@@ -11,9 +11,10 @@ from rich.console import Console
 from qkvflow.cli import bars
 from qkvflow.cli import experiment_display as experiments
 from qkvflow.cli import train as command
-from qkvflow.cli.bars import Pace, clock, step_bars
+from qkvflow.cli.bars import Pace, step_bars
 from qkvflow.config import RunConfig
 from qkvflow.experiments.jobs import Job
+from qkvflow.progress import clock
 from qkvflow.train import Sink, train
 from tests.train.support import tiny_run, write_text
 
