@@ -20,7 +20,7 @@ $(VENV)/installed: requirements.txt pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $@
 
-compare: install ## Train every named model for a minute and show what differs
+compare: install ## Train every named model briefly and show what differs
 	$(BIN)/qkvflow compare
 
 bench: install ## Measure speed: every promise, and how time grows (takes long)

@@ -1,4 +1,4 @@
-"""Train every named model for a minute on a little text and show what differs.
+"""Train every named model briefly on a little text and show what differs.
 
 The text is what every Python carries with it, its language reference and its library's sources, read
 as bytes. All models see the same batches under the same seed, are trained by the recipe `modern` with

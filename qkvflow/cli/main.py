@@ -15,7 +15,7 @@ from qkvflow.memory import keep_freed_memory
 from qkvflow.plugins import OPTION, load_installed, load_plugins
 
 COMMANDS = {
-    "compare": "Train every named model for a minute on a little text and show what differs.",
+    "compare": "Train every named model briefly on a little text and show what differs.",
     "train": "Train a model on any text; started again, it goes on where it stopped.",
     "evaluate": "The loss of a trained model on a whole split of a text.",
     "generate": "Continue a text with a trained model, at any depth.",
