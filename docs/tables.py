@@ -246,6 +246,25 @@ def drafts_gain(temperature: float) -> float:
     return max(row["ratio"] for row in rows if row["temperature"] == temperature)
 
 
+def early_stops() -> str:
+    """Rows of bounds, and of runs with fewer layers: layers per token, loss, tokens per second."""
+    record = results.record("early.json")
+    stopped = [
+        (
+            f"within {row['bound']:g}",
+            f"{row['evaluated_layers']:.1f}",
+            f"{row['loss']:.3f}",
+            f"{row['ratio']:.2f}",
+        )
+        for row in record["rows"]
+    ]
+    fewer = [
+        (f"all tokens, {row['layers']} layers", f"{row['layers']:.1f}", f"{row['loss']:.3f}", "")
+        for row in record["fewer_layers"]
+    ]
+    return _rows(stopped + fewer)
+
+
 def drafts() -> str:
     """Rows of temperatures, layers and tokens of a draft: tokens per second, and what stood."""
     return _rows(
