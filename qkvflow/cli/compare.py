@@ -1,10 +1,10 @@
-"""Train every named model briefly on a little text and show what differs.
+"""Train every named model briefly on a small text and compare them.
 
-The text is what every Python carries with it, its language reference and its library's sources, read
-as bytes. All models see the same batches under the same seed, are trained by the recipe `modern` with
-one learning rate, and are measured by tables of n-grams of that text. A short run of one seed says how
-the models differ in size and cost and that they learn, not which is the better one: that is what
-`qkvflow experiment run` is for.
+By default the text is what every Python installation contains, the language reference and the sources
+of the standard library, read as bytes. All models see the same batches under the same seed, use the
+recipe `modern` with one learning rate, and are compared with n-gram baselines. One short run of each
+shows how the models differ in size and cost and that they learn, not which one is better; use `qkvflow
+experiment run` for that.
 """
 
 import os
@@ -43,7 +43,7 @@ class Options:
     steps: int = 900
     """Training steps per model."""
     batch_size: int = 4
-    """Windows of text per batch."""
+    """Windows of text per training step."""
     length: int = 128
     """Bytes per window."""
     hidden_dim: int = 64
@@ -55,15 +55,15 @@ class Options:
     learning_rate: float = 1.6e-2
     """Peak learning rate, the same for every model."""
     seeds: int = 1
-    """Number of seeds that each model is trained with."""
+    """Number of seeds per model; each is a training run of its own."""
     data: str = "embedded"
-    """A corpus (embedded, wikitext-2, wikitext-103, markov, hops, addition, hf:OWNER/NAME) or a path
-    to text."""
+    """Text to train on: a corpus (embedded, wikitext-2, wikitext-103, markov, hops, addition,
+    hf:OWNER/NAME) or a path."""
     processes: int | None = None
     """Models trained at the same time, each on its share of the CPU cores. None: one per core."""
     out: Path | None = None
-    """Output directory for runs, results and report; finished runs there are reused. None: comparison/
-    for runs and report; tong_comparison_results.json and .pkl go to the working directory."""
+    """Output directory for runs, results and report; finished runs there are reused. None: comparison/,
+    except tong_comparison_results.json and .pkl, which go to the working directory."""
 
 
 def make_plan(options: Options) -> Plan:

@@ -1,11 +1,11 @@
-"""Download a text or a model from the Hugging Face hub, to where the other commands find it.
+"""Download a text or a model from the Hugging Face hub to where the other commands find it.
 
     qkvflow download wikitext-2                    # then: qkvflow train --data wikitext-2 ...
     qkvflow download wikitext-103 --to texts       # then: QKVFLOW_DATA=texts qkvflow train ...
     qkvflow download gpt2                          # then: qkvflow import --gpt2 models/gpt2 ...
 
-What comes is checked, and is there whole or not at all. Without a network, it is said what to fetch by
-hand and where to put it.
+Downloads are checked, and an incomplete one leaves nothing behind. Without a network, the command says
+which files to fetch by hand and where to put them.
 """
 
 from dataclasses import dataclass
@@ -34,8 +34,8 @@ class Options:
     what: tyro.conf.Positional[Literal["wikitext-2", "wikitext-103", "gpt2"]]
     """Text (wikitext-2, wikitext-103) or model (gpt2, 124M parameters) to download."""
     to: Path | None = None
-    """Directory in which a directory of that name is created. None: the cache for texts, where --data
-    finds them, and models/ for gpt2."""
+    """Directory in which a directory named after the download is created. None: for texts the cache,
+    where --data finds them; for gpt2 models/."""
 
 
 def run(options: Options) -> None:
@@ -53,7 +53,7 @@ def _text(name: str, to: Path | None) -> str:
         except DataError as error:
             raise DataError(
                 f"{name} was not downloaded. {error} By hand: put train.txt, valid.txt and test.txt "
-                f"(or wiki.train.tokens and so on) of {address_of(f'datasets/{ON_THE_HUB}')} or of any "
+                f"(or wiki.train.tokens and so on) from {address_of(f'datasets/{ON_THE_HUB}')} or any "
                 f"other copy into {directory}."
             ) from error
     use = f"--data {name}" if to is None else f"--data {name}, with {DATA_VARIABLE}={to}"
@@ -75,8 +75,8 @@ def _gpt2(to: Path) -> str:
         except DataError as error:
             files = ", ".join(GPT2_FILES)
             raise DataError(
-                f"gpt2 was not downloaded. {error} By hand: put {files} of {address_of(GPT2)} into "
-                f"{directory}."
+                f"gpt2 was not downloaded. {error} By hand: put {files} from {address_of(GPT2)} "
+                f"into {directory}."
             ) from error
     use = f"qkvflow import --gpt2 {directory} --out {directory}-imported"
     return f"{_there(directory, there_before)} Use it with {use}."
@@ -91,8 +91,8 @@ def _check_gpt2(directory: Path) -> None:
     """
     ids, size = read_tokenizer_files(directory).vocab_size, import_gpt2(directory).config.vocab_size
     if ids > size:
-        raise FileError(f"{directory} has a tokenizer of {ids} ids and a model of {size}: remove it.")
+        raise FileError(f"{directory} has a tokenizer of {ids} ids for a model of {size}: delete it.")
 
 
 def _there(directory: Path, before: bool) -> str:
-    return f"{directory} was there before." if before else f"{directory} is there, whole and checked."
+    return f"{directory} already exists." if before else f"{directory} is downloaded and checked."

@@ -1,16 +1,16 @@
-"""The loss of a trained model on a whole split of a text, every token once; or its results in tasks.
+"""Measure the loss of a trained model on a whole split of a text, or its results on tasks.
 
     qkvflow evaluate --checkpoint runs/first --split test
     qkvflow evaluate --checkpoint models/exported --data wikitext-2
     qkvflow evaluate --checkpoint runs/first --tasks lambada_openai,hellaswag --shots 5 --depth 8
 
-The text is that of the model's own run, where no other is named.
-Of a text of questions (hops, addition) a second table says how many answers are right; where a run was
-trained on answers only, the loss is theirs, too.
-The baseline that a model has to beat can be shown beside it: --ngrams 3 fits n-grams of order 1 to 3 on
-the train split of the same text, in the same tokens.
+By default the text is that of the model's own training run; every token is predicted once.
+For question-answer corpora (hops, addition) a second table shows the share of correct answers; if the
+run was trained on answers only, the loss is also on answers only.
+--ngrams 3 adds baselines: n-gram models of order 1 to 3, fitted on the train split of the same text
+with the same tokenizer.
 
-Tasks are those of lm-evaluation-harness (pip install -e ".[lm-eval]"), which reads their data.
+--tasks runs lm-evaluation-harness (pip install -e ".[lm-eval]"), which loads the data of the tasks.
 """
 
 from contextlib import ExitStack
@@ -50,41 +50,41 @@ class Options:
     checkpoint: Path
     """Directory of a run, of a checkpoint, or of an exported model."""
     data: str | None = None
-    """A corpus (embedded, wikitext-2, ...) or a path to text; None: the text of the model's own run."""
+    """Text: a corpus (embedded, wikitext-2, ...) or a path; None: that of the model's training run."""
     documents: Count | Literal["run"] | None = "run"
-    """Documents to stream from hf:OWNER/NAME; run: as many as in the model's training run; None:
-    all."""
+    """Number of documents to stream from hf:OWNER/NAME; run: as many as in the model's training run;
+    None: all."""
     least_coverage: Share = 0.99
-    """Smallest share of the text's bytes that the tokenizer has to reproduce; below it the text is
+    """Minimum share of the text's bytes that the tokenizer must reproduce; below it, the text is
     refused."""
     split: Literal["train", "valid", "test"] = "valid"
     """Split to evaluate on."""
     depth: int | None = None
     """Number of layers at which the weights are sampled; None: the model's own depth."""
     depths: tuple[int, ...] = ()
-    """Numbers of layers to compare: the table has a row per depth, with loss, operations and time."""
+    """Numbers of layers to compare: one row per depth, with loss, operations and time."""
     unit_steps: bool = False
-    """Integrate with step size 1 at every depth, instead of keeping the sum of all steps the same."""
+    """Use step size 1 at every depth, instead of keeping the sum of all steps the same."""
     stop_early: tuple[float, ...] = ()
-    """Early-exit thresholds to compare, 0 to 1: the table has a row per threshold, with loss and mean
-    number of layers. A token exits when a layer changes its prediction by no more, in total
-    variation."""
+    """Early-exit thresholds to compare, 0 to 1: one row per threshold, with loss and mean number of
+    layers. A token exits once a layer changes its prediction by at most the threshold, in total
+    variation distance."""
     figure: Path | None = None
-    """PNG or PDF file for a figure of loss against depth; needs --depths."""
+    """PNG or PDF file for a plot of loss against depth; needs --depths."""
     batch_size: Count = 8
-    """Windows per batch."""
+    """Windows of text per batch; smaller values need less memory."""
     tokens: Count | None = None
     """Number of evenly spaced tokens to evaluate on; None: the whole split."""
     ngrams: Annotated[int, Bound("0 to 6", 0, 7)] = 0
-    """Highest order of n-gram baselines to fit and compare with, 0 to 6; 0: none."""
+    """Highest order of the n-gram baselines to fit and show, 0 to 6; 0: no baselines."""
     tasks: str | None = None
     """lm-evaluation-harness tasks to run instead of computing a loss, separated by commas."""
     task_folder: Path | None = None
     """Directory of YAML files that define further lm-evaluation-harness tasks."""
     shots: NotNegativeInt | None = None
-    """Number of few-shot examples; None: the task's default."""
+    """Number of few-shot examples per question, with --tasks; None: the task's default."""
     examples: Count | None = None
-    """Number of questions per task to evaluate on; None: all."""
+    """Number of questions per task, with --tasks; None: all."""
 
 
 def run(options: Options) -> None:
@@ -119,7 +119,7 @@ def show_one(model: LanguageModel, dataset: TokenDataset, data: str, options: Op
     model = at_depth_of(model, options)
     result = evaluated(model, split, options)
     part = "whole" if result.whole else "a part of the"
-    of = ", its answers" * is_of_answers(split, options)
+    of = ", answers only" * is_of_answers(split, options)
     print(f"{data}, {part} {options.split} split{of}, depth {model.config.num_layers}")
     heads = ("", "tokens", "nats/token", "standard error", "bits/byte")
     own, bits = f"{result.standard_error:.4f}", f"{result.bits_per_byte:.4f}"
@@ -141,8 +141,8 @@ def accuracy_table(accuracy: Accuracy) -> Table:
     ]
     rows += [("tokens of answers", f"{accuracy.tokens:.1%}", "")]
     note = (
-        f"Of {accuracy.answers:,} answers; one is right if all of its tokens are. guess: the best that "
-        "sees the question alone."
+        f"{accuracy.answers:,} answers; an answer is right if all of its tokens are. guess: the best "
+        "accuracy possible from the question alone."
     )
     return Table(("", "right", "guess"), tuple(rows), "Accuracy", note)
 
@@ -183,21 +183,21 @@ def option_problems(options: Options) -> list[str]:
     """What does not go together."""
     problems = bound_problems(options)
     if options.depths and (options.depth is not None or options.ngrams):
-        problems.append("depths: leave --depth and --ngrams out; they are of one depth.")
+        problems.append("depths: leave out --depth and --ngrams, which apply to a single depth.")
     if options.stop_early and (options.depths or options.ngrams):
-        problems.append("stop_early: leave --depths and --ngrams out; it has a table of its own.")
+        problems.append("stop_early: leave out --depths and --ngrams; it prints a table of its own.")
     if options.figure is not None and not options.depths:
-        problems.append("figure: it is of the loss over depth; name --depths.")
+        problems.append("figure: it plots the loss against depth, so it needs --depths.")
     if options.figure is not None and options.figure.suffix not in (".png", ".pdf"):
-        problems.append(f"figure is {options.figure}; expected a name that ends in .png or .pdf.")
+        problems.append(f"figure is {options.figure}; expected a file name ending in .png or .pdf.")
     given = {"shots": options.shots, "examples": options.examples, "task_folder": options.task_folder}
     if options.tasks is None:
-        problems += [f"{name}: it is of tasks; name --tasks." for name, of in given.items() if of]
+        problems += [f"{name}: needs --tasks, to which it applies." for name, of in given.items() if of]
     elif options.data is not None or any(
         (options.depths, options.stop_early, options.ngrams, options.tokens)
     ):
         problems.append(
-            "tasks: leave out --data, --depths, --stop-early, --ngrams, --tokens; they are of a text."
+            "tasks: leave out --data, --depths, --stop-early, --ngrams and --tokens, which need a text."
         )
     return problems
 
@@ -219,8 +219,8 @@ def show_depths(model: LanguageModel, split: TokenSplit, data: str, options: Opt
             advance=advance,
         )
     seen = points[0].evaluation
-    part, layers = "all" if seen.whole else "some", model.config.num_layers
-    text = f"{data}, {part} {seen.tokens:,} tokens of the {options.split} split"
+    part, layers = "all " if seen.whole else "", model.config.num_layers
+    text = f"{data}, {part}{seen.tokens:,} tokens of the {options.split} split"
     print(f"{text}; the model has {layers} layers")
     Console().print(to_terminal(depth_table(points)))
     if options.figure is not None:
@@ -244,8 +244,8 @@ def show_early(model: LanguageModel, split: TokenSplit, data: str, options: Opti
             advance=advance,
         )
     seen = points[0].evaluation
-    part = "all" if seen.whole else "some"
-    text = f"{data}, {part} {seen.tokens:,} tokens of the {options.split} split"
+    part = "all " if seen.whole else ""
+    text = f"{data}, {part}{seen.tokens:,} tokens of the {options.split} split"
     print(f"{text}; the model has {model.config.num_layers} layers")
     Console().print(to_terminal(early_table(points)))
 
@@ -257,8 +257,8 @@ def other_text(options: Options, data: str, digest: str) -> str | None:
     if known in (None, digest):
         return None
     return (
-        f"This is another text than the model was trained on: the digest of {data} was {known:.12} and "
-        f"is {digest:.12}. It was changed since, or lies elsewhere; name the right one with --data."
+        f"This is not the text that the model was trained on: the digest of {data} was {known:.12} and "
+        f"is now {digest:.12}. It has changed or moved; name the right text with --data."
     )
 
 

@@ -1,4 +1,4 @@
-"""Write a model in another form: at another depth, with an adapter, or as a few basis matrices.
+"""Export a model: at another depth, with an adapter merged in, or as a few basis matrices.
 
     qkvflow export --checkpoint runs/first --out models/first
     qkvflow export --checkpoint runs/first --depth 12 --out models/first-at-12
@@ -7,14 +7,14 @@
     qkvflow export --checkpoint models/imported --loop "2 + 4x2 + 2" --rank 8 --out models/looped
     qkvflow export --checkpoint runs/first --format transformers --out models/first-hf
 
-At another depth it is an ordinary model whose layers sample the same curves. With --basis T the weights
-of all layers become combinations of T matrices, the best there are (by singular values over depth);
-with as many as layers, the model is the same. With --loop PLAN layers share weights as the plan says:
-their mean, and a part of rank --rank for every visit.
+At another depth, the result is an ordinary model whose layers sample the same weight curves. With
+--basis T, the weights of all layers become linear combinations of T matrices, the best approximation by
+singular values over depth; with T equal to the number of layers it is exact. With --loop PLAN, layers
+share weights as the plan says: their mean, plus a correction of rank --rank for every visit.
 
-`qkvflow.load`, evaluate and generate read the directory: model.safetensors, config.json and
-tokenizer.json. With --format transformers it is a GPT2LMHeadModel or a LlamaForCausalLM instead, where
-the model is one at this depth; docs/exchange.md says when it is. A model card, README.md, lies beside.
+`qkvflow.load`, evaluate and generate read the directory: model.safetensors, config.json, tokenizer.json
+and a model card, README.md. With --format transformers it holds a GPT2LMHeadModel or LlamaForCausalLM
+instead, if the model at this depth can be written as one; docs/exchange.md says when.
 """
 
 from dataclasses import dataclass
@@ -42,27 +42,27 @@ class Options:
     out: Path
     """Output directory; it must not exist."""
     depth: int | None = None
-    """Number of layers at which the weights are sampled; None: the model's own depth and weights."""
+    """Number of layers at which the weights are sampled; None: keep the model's depth and weights."""
     unit_steps: bool = False
-    """Integrate with step size 1 at every depth, instead of keeping the sum of all steps the same."""
+    """Use step size 1 at every depth, instead of keeping the sum of all steps the same."""
     adapter: Path | None = None
-    """Directory of an adapter that was trained on this model."""
+    """Directory of an adapter trained on this model, to merge into it."""
     basis: int | None = None
-    """Number of basis matrices in which every weight is expressed; None: weights stay as they are."""
+    """Number of basis matrices for the weights of all layers; None: weights stay unchanged."""
     loop: str | None = None
-    """Layer plan FIRST + CORExLOOPS + LAST with a visit per layer, in which the core's layers share
-    their weights; None: weights stay as they are."""
+    """Layer plan FIRST + CORExLOOPS + LAST: the core's layers share weights over all loops; the visits
+    must add up to the number of layers. None: weights stay unchanged."""
     rank: int = 8
-    """Rank of the correction that each visit of a shared layer has, with --loop."""
+    """Rank of the weight correction for each visit of a shared layer, with --loop."""
     format: Literal["qkvflow", "transformers"] = "qkvflow"
-    """Output format. qkvflow: for all commands here. transformers: a GPT2LMHeadModel or
+    """Output format. qkvflow: for all qkvflow commands. transformers: a GPT2LMHeadModel or
     LlamaForCausalLM."""
 
 
 def run(options: Options) -> None:
     """Load, change the form where asked, save."""
     if options.basis is not None and options.loop is not None:
-        problem = "basis and loop are two forms of the weights; name one."
+        problem = "--basis and --loop exclude each other; use one of them."
         raise ConfigError("The model cannot be exported like this:", [problem])
     source = model = load_model(options.checkpoint)
     depth = options.depth or model.config.num_layers

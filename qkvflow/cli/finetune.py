@@ -1,10 +1,11 @@
-"""Adapt a trained model to other text, at its own depth or another.
+"""Fine-tune a trained model on another text, at its own depth or another.
 
     qkvflow finetune --checkpoint runs/first --data wikitext-2 --method lora --out runs/adapted
     qkvflow finetune --checkpoint runs/first --depth 12 --method full --steps 1000 --out runs/at-12
 
-The tokenizer is the base's. OUT/final holds the whole model, which all other commands read; OUT/adapter
-only what was trained, where that is not all of it. Started again, it goes on where it stopped.
+The tokenizer is that of the base model. OUT/final holds the whole model, which all other commands read;
+OUT/adapter holds only the trained arrays, if not all were trained. The same command resumes an
+interrupted run.
 """
 
 from contextlib import closing
@@ -24,7 +25,7 @@ class Options:
     """Options of `qkvflow finetune`."""
 
     out: Path
-    """Output directory of the run; started again, the command resumes there."""
+    """Output directory of the run; an unfinished run there is resumed."""
     config: Annotated[FinetuneConfig, tyro.conf.arg(name="")]
     """Settings of the fine-tuning."""
 
@@ -51,11 +52,11 @@ def summary(found: Finetuned, out: Path) -> str:
     """What changed and where it is."""
     lines = [THERE_BEFORE] if found.outcome.there_before else []
     lines += [
-        f"Valid loss {found.before:.4f} before, {found.after:.4f} after, nats/token (the whole split).",
+        f"Valid loss {found.before:.4f} before, {found.after:.4f} after, nats/token (whole split).",
         f"Trained {found.trained:,} of {found.parameters:,} parameters.",
-        f"The model is in {out / 'final'}, the curve in {out / 'metrics.jsonl'}.",
+        f"The model is in {out / 'final'}, the loss curve in {out / 'metrics.jsonl'}.",
     ]
     if found.adapter is not None:
         size = f"{found.adapter_bytes / 1e3:,.0f} kB"
-        lines.append(f"What was trained is in {found.adapter}, {size}: see qkvflow export --adapter.")
+        lines.append(f"The adapter is in {found.adapter}, {size}: see qkvflow export --adapter.")
     return "\n".join(lines)

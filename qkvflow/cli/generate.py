@@ -4,8 +4,8 @@
     qkvflow generate --checkpoint runs/first --prompt "The river " --depth 12 --temperature 0
     qkvflow generate --checkpoint runs/first --prompt "The river " --draft-depth 2
 
-Text is printed as it comes. When the model's longest sequence is full, it goes on from the second half
-of it.
+Text is printed as it is generated. When the model's longest sequence is full, generation continues from
+the second half of the text so far.
 """
 
 import itertools
@@ -40,23 +40,23 @@ class Options:
     depth: int | None = None
     """Number of layers at which the weights are sampled; None: the model's own depth."""
     unit_steps: bool = False
-    """Integrate with step size 1 at every depth, instead of keeping the sum of all steps the same."""
+    """Use step size 1 at every depth, instead of keeping the sum of all steps the same."""
     tokens: Count = 200
     """Number of tokens to generate."""
     temperature: float = 0.8
-    """Sampling temperature: 0 takes the most likely token, 1 samples from the model's distribution."""
+    """Sampling temperature: 0 always takes the most likely token, 1 samples from the model as it is."""
     top_k: int | None = None
     """Number of most likely tokens to sample from; None: all."""
     top_p: float | None = None
-    """Total probability of the most likely tokens to sample from; None: all tokens."""
+    """Total probability, 0 to 1, of the most likely tokens to sample from; None: all tokens."""
     draft_depth: int | None = None
-    """Number of layers that draft tokens, which all layers then verify at once: the same distribution,
-    faster where most drafts are accepted. None: no drafts."""
+    """Number of layers that draft tokens, which all layers then verify at once (speculative decoding):
+    the same distribution, faster if most drafts are accepted. None: no drafts."""
     draft_tokens: Count = 4
     """Number of tokens drafted at a time, with --draft-depth."""
     stop_early: float | None = None
     """Early-exit threshold, 0 to 1: a token skips the remaining layers once a layer changes its
-    prediction by no more, in total variation. None: every token goes through all layers."""
+    prediction by at most this, in total variation distance. None: every token uses all layers."""
     seed: NotNegativeInt = 0
     """Sampling seed."""
 
@@ -66,7 +66,7 @@ def run(options: Options) -> None:
     problems = bound_problems(options)
     problems += choice_problems(options.temperature, options.top_k, options.top_p)
     if options.stop_early is not None and options.draft_depth is not None:
-        problems.append("stop_early changes what --draft-depth is checked against; leave one out.")
+        problems.append("stop_early changes the model that --draft-depth verifies with; leave one out.")
     if problems:
         raise ConfigError("Nothing can be generated like this:", problems)
     model, tokenizer = load_model(options.checkpoint), read_tokenizer(options.checkpoint)
@@ -93,7 +93,7 @@ def run(options: Options) -> None:
         print(said_of(blocks.drafted), file=sys.stderr)
     if blocks.stopped:
         used, layers = np.mean([each.layers for each in blocks.stopped]), model.config.num_layers
-        print(f"Tokens stopped after {used:.1f} of {layers} layers on average.", file=sys.stderr)
+        print(f"Tokens exited after {used:.1f} of {layers} layers on average.", file=sys.stderr)
 
 
 def show(prompt: str, blocks: Iterable[NamedArray], count: int, tokenizer: Tokenizer) -> None:
@@ -117,9 +117,7 @@ def read_prompt(tokenizer: Tokenizer, text: str) -> Ids:
             "There is nothing to generate:", ["the prompt has 0 tokens; expected at least 1."]
         )
     if lost := tokenizer.lost_bytes(text, ids):
-        print(
-            f"The tokenizer loses {lost} bytes of the prompt, which it does not know.", file=sys.stderr
-        )
+        print(f"The tokenizer loses {lost} bytes of the prompt that it cannot encode.", file=sys.stderr)
     return ids
 
 
@@ -129,7 +127,7 @@ def said_of(drafted: list[Drafted]) -> str:
     accepted = sum(each.accepted for each in drafted)
     note = drafted[-1].note
     if not proposed:
-        return note or "There was nothing to propose."
+        return note or "No tokens were drafted."
     depth, share = drafted[-1].depth, accepted / proposed
-    line = f"At depth {depth}, {proposed} tokens were proposed and {accepted} accepted ({share:.0%})."
+    line = f"At depth {depth}, {proposed} tokens were drafted and {accepted} accepted ({share:.0%})."
     return line if note is None else f"{line} {note}"

@@ -1,10 +1,9 @@
-"""Import a model of another library: GPT-2 or Llama from the layout of Hugging Face.
+"""Import a GPT-2 or Llama model from Hugging Face files.
 
     qkvflow import --gpt2 models/gpt2 --out models/imported
     qkvflow import --llama models/llama --out models/imported-llama
 
-All other commands read OUT, as they read a model that was trained here; `qkvflow export` writes models
-in other forms.
+All other commands read OUT like a model trained with qkvflow; `qkvflow export` converts it further.
 """
 
 from dataclasses import dataclass
@@ -23,9 +22,9 @@ class Options:
     out: Path
     """Output directory; it must not exist."""
     gpt2: Path | None = None
-    """Directory of a GPT-2: config.json, model.safetensors and, if there, tokenizer.json."""
+    """Directory of a GPT-2 model: config.json, model.safetensors and, optionally, tokenizer.json."""
     llama: Path | None = None
-    """Directory of a Llama: config.json, safetensors in one file or several and, if there,
+    """Directory of a Llama model: config.json, one or several safetensors files and, optionally,
     tokenizer.json."""
 
 
@@ -34,13 +33,13 @@ def run(options: Options) -> None:
     sources = {import_gpt2: options.gpt2, import_llama: options.llama}
     named = [(read, path) for read, path in sources.items() if path is not None]
     if len(named) != 1:
-        problem = f"{len(named)} directories are named; name one with --gpt2 or --llama."
+        problem = f"expected one directory, with --gpt2 or --llama; got {len(named)}."
         raise ConfigError("Nothing can be imported like this:", [problem])
     read, directory = named[0]
     model, tokenizer = read(directory), _tokenizer(directory)
     if tokenizer is not None and tokenizer.vocab_size > model.config.vocab_size:
-        problem = f"it has {tokenizer.vocab_size} ids, the model {model.config.vocab_size}."
-        raise ConfigError("The tokenizer is of another model:", [problem])
+        problem = f"it has {tokenizer.vocab_size} ids, more than the model's {model.config.vocab_size}."
+        raise ConfigError("The tokenizer does not fit the model:", [problem])
     save(model, tokenizer, options.out)
 
 

@@ -1,4 +1,4 @@
-"""The command `qkvflow`: finds the file of the command named first and hands it the rest."""
+"""The command `qkvflow`: finds the module of the command named first and passes it the rest."""
 
 import importlib
 import io
@@ -15,32 +15,32 @@ from qkvflow.memory import keep_freed_memory
 from qkvflow.plugins import OPTION, load_installed, load_plugins
 
 COMMANDS = {
-    "compare": "Train every named model briefly on a little text and show what differs.",
-    "train": "Train a model on any text; started again, it goes on where it stopped.",
-    "evaluate": "The loss of a trained model on a whole split of a text.",
+    "compare": "Train every named model briefly on a small text and compare them.",
+    "train": "Train a model on any text, or resume an interrupted run.",
+    "evaluate": "Measure the loss of a trained model on a whole split of a text.",
     "generate": "Continue a text with a trained model, at any depth.",
-    "report": "Write a page on one run: curve, costs, settings, a sample of text, n-grams.",
-    "finetune": "Adapt a trained model to other text, at its own depth or another.",
-    "import": "Bring in a model of another library: GPT-2 or Llama.",
-    "download": "Fetch WikiText or GPT-2 from the hub, to where the other commands find it.",
-    "export": "Write a model at another depth, as a few matrices, or for transformers.",
-    "experiment": "Compare models over paired seeds: sweeps, runs, statistics, costs, a page.",
+    "report": "Write a report on one run: loss curve, costs, settings, sample text, n-grams.",
+    "finetune": "Fine-tune a trained model on another text, at its own depth or another.",
+    "import": "Import a GPT-2 or Llama model from Hugging Face files.",
+    "download": "Download WikiText or GPT-2 to where the other commands find it.",
+    "export": "Export a model: at another depth, as a few basis matrices, for transformers.",
+    "experiment": "Compare models over paired seeds: sweeps, runs, statistics, costs, a report.",
     "analyze": "Look inside a trained model: spectra, Lyapunov exponents, trajectories, modulation.",
-    "levanter": "Train with Levanter on many devices and machines, and bring the model back.",
+    "levanter": "Train with Levanter on many devices or machines; convert models both ways.",
 }
 GROUPS = {
     "experiment": {
-        "run": "Sweep, train and test every arm of a plan; write a page on it.",
-        "tune": "Sweep the learning rate of every arm of a plan, no more.",
-        "ablate": "Run the plan `ablation`: one choice of a model changed at a time.",
-        "cost": "What arms cost: parameters, operations, memory, time.",
-        "report": "Write the page of finished experiments, and figures for print.",
-        "pack": "Make a handful of files of experiments that have been run.",
+        "run": "Tune and train every arm of a plan, test differences, write a report.",
+        "tune": "Only sweep the learning rate of every arm of a plan.",
+        "ablate": "Run the plan `ablation`: change one design choice at a time.",
+        "cost": "Show what each arm costs: parameters, operations, memory, time.",
+        "report": "Write a report on finished experiments, and figures for print.",
+        "pack": "Pack each finished experiment into a handful of files.",
     },
     "levanter": {
-        "train": "Train a model with Levanter; started again, it goes on.",
-        "import": "Make a model of a checkpoint that Levanter wrote.",
-        "export": "Make a checkpoint of a model, which a run can start from.",
+        "train": "Train a model with Levanter, or resume an interrupted run.",
+        "import": "Convert a Levanter checkpoint to a model for qkvflow.",
+        "export": "Convert a model to a checkpoint that a Levanter run can start from.",
     },
 }
 """Commands that have commands of their own."""
@@ -48,8 +48,8 @@ LONG = {
     *("compare", "train", "finetune", "levanter train"),
     *("experiment run", "experiment tune", "experiment ablate"),
 }
-"""Commands that repeat one large computation, and go on where they stopped."""
-GOES_ON = "; the same command goes on from there"
+"""Commands that repeat one large computation, and resume where they stopped."""
+GOES_ON = "; run the same command again to resume"
 HELP = ("-h", "--help", "help")
 
 
@@ -63,7 +63,7 @@ def usage(group: str | None = None) -> str:
         "",
         f"Usage: {name} COMMAND [OPTIONS]",
         f"       {name} COMMAND --help explains the options.",
-        "Any command takes --plugin FILE: your Python, which registers what options name.",
+        "Every command takes --plugin FILE, a Python file that registers your variants.",
         "",
         "Commands:",
     ]
@@ -146,7 +146,7 @@ def _run(command: str, options: list[str], program: str) -> int:
     except OSError as error:
         if error.filename is None:
             raise
-        print(f"{error.filename} cannot be used: {error.strerror}. Name another one.", file=sys.stderr)
+        print(f"{error.filename} cannot be used: {error.strerror}. Name another path.", file=sys.stderr)
         return 2
 
 

@@ -64,7 +64,7 @@ def help_on(
     is_all = HELP_ALL in arguments or not often
     _hide(rules, {} if is_all else often)
     plain = ["--help" if argument == HELP_ALL else argument for argument in arguments]
-    return plain, "" if is_all else f"\nThe options that are needed often; {HELP_ALL} shows all."
+    return plain, "" if is_all else f"\nThese are the most common options; {HELP_ALL} shows all."
 
 
 def _hide(rules: tyro.constructors.ConstructorRegistry, shown: Shown) -> None:

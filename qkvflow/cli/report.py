@@ -1,11 +1,11 @@
-"""Write a page on one run: its curve, evaluations, settings, costs, a sample of text, n-grams.
+"""Write a report on one run: loss curve, evaluations, settings, costs, sample text, n-grams.
 
     qkvflow report --run runs/first
     qkvflow report --run runs/first --prompt "def " --out pages/first
 
-RUN/report.html needs no other file and no network; RUN/report.md says the same. The run need not be
-finished. The n-grams of its text are fitted once and kept beside it. Experiments, which compare runs,
-have a page of their own: qkvflow experiment report.
+RUN/report.html is self-contained and needs no network; RUN/report.md has the same content. The run need
+not be finished. The n-gram baselines are fitted once and stored with the run. For experiments, which
+compare runs, use qkvflow experiment report.
 """
 
 from dataclasses import dataclass
@@ -22,26 +22,26 @@ class Options:
     """Options of `qkvflow report`."""
 
     run: Path
-    """Directory of the run, the --out of a qkvflow train."""
+    """Directory of the run: the --out of qkvflow train."""
     prompt: str = Sample.prompt
-    """Text that the model continues on the page."""
+    """Prompt for the sample text in the report."""
     tokens: Count = Sample.tokens
-    """Number of tokens that the model adds to the prompt."""
+    """Number of tokens to generate after the prompt."""
     temperature: float = Sample.temperature
-    """Sampling temperature: 0 takes the likeliest token, 1 samples as the model says."""
+    """Sampling temperature: 0 always takes the most likely token, 1 samples from the model as it is."""
     seed: NotNegativeInt = Sample.seed
     """Sampling seed."""
     ngrams: bool = True
-    """Whether to fit n-grams of order 1 to 6 on the text of the run, which has to be at hand."""
+    """Whether to fit n-gram baselines of order 1 to 6; the text of the run must be available."""
     out: Path | None = None
-    """Directory for the page; None: that of the run."""
+    """Directory for the report; None: the directory of the run."""
 
 
 def run(options: Options) -> None:
     """Write the page in both formats."""
     problems = bound_problems(options) + choice_problems(options.temperature, None, None)
     if problems:
-        raise ConfigError("The page cannot be written:", problems)
+        raise ConfigError("The report cannot be written:", problems)
     sample = Sample(options.prompt, options.tokens, options.temperature, options.seed)
     page, text = write_run_page(options.run, sample, ngrams=options.ngrams, out=options.out)
     print(f"Written: {page} and {text}")

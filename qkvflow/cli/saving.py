@@ -14,9 +14,9 @@ def save(model: LanguageModel, tokenizer: Tokenizer | None, out: Path, card: str
     text = None if tokenizer is None else json.dumps(tokenizer.to_dict())
     save_model(model, out, text, card)
     layers, size = model.config.num_layers, count_parameters(model).total
-    print(f"{out} holds a model of {layers} layers and {size:,} parameters.")
+    print(f"{out} holds a model with {layers} layers and {size:,} parameters.")
     if tokenizer is None:
-        print("It has no tokenizer, since none was there: evaluate, generate and finetune need one.")
+        print("It has no tokenizer, because none was found: evaluate, generate and finetune need one.")
 
 
 def save_for_transformers(
@@ -25,8 +25,8 @@ def save_for_transformers(
     """Write a model as transformers reads it, and say what is there."""
     kind = write_transformers(model, out, tokenizer, card)
     layers, size = model.config.num_layers, count_parameters(model).total
-    print(f"{out} holds a {kind} of transformers, of {layers} layers and {size:,} parameters.")
+    print(f"{out} holds a {kind} for transformers, with {layers} layers and {size:,} parameters.")
     if tokenizer is None:
-        print("It has no tokenizer, since none was there.")
+        print("It has no tokenizer, because none was found.")
     elif not (out / "tokenizer.json").is_file():
-        print(f"It has no tokenizer: one of kind {tokenizer.kind} cannot be a tokenizer.json.")
+        print(f"It has no tokenizer: a {tokenizer.kind} tokenizer cannot be written as tokenizer.json.")

@@ -1,4 +1,4 @@
-"""Train a model on any text; started again with the same --out, it goes on where it stopped.
+"""Train a model on any text, or resume an interrupted run with the same command.
 
     qkvflow train --model time_indexed_mlp --data wikitext-2 --steps 2000 --out runs/first
     qkvflow train --config configs/tiny.yaml --optimizer.learning-rate 1e-3 --out runs/second
@@ -6,17 +6,18 @@
     qkvflow train --branch-from runs/long --at 2000 --out runs/short
     qkvflow train --continue-to 4000 --out runs/first
 
-Without a config file the defaults are those of the recipe `modern`; one that says `recipe: modern` in a
-line begins with them, too. Options override either. A branch takes the settings and a checkpoint of
-another run and ends sooner, as one of its length would have.
+Without a config file, the defaults are those of the recipe `modern`; a config file can build on them
+with the line `recipe: modern`. Command-line options override both. With --branch-from, a run takes the
+settings and a checkpoint of a longer run and decays its learning rate sooner; the result is the same as
+that of a shorter run from the start.
 
-With --continue-to a run that has ended goes on. By then its learning rate has fallen; it rises again
-within a warm-up to that of a run of so many steps, and falls to the end. The loss may end a little
-higher than that of a run which had so many steps from the start, unless the schedule is constant. The
-model of the earlier end stays in OUT/final-STEPS.
+With --continue-to, a finished run is extended. Its learning rate has decayed by then; it warms up again
+to that of a run with the new number of steps, then decays to the end. Unless the schedule is constant,
+the loss may end slightly higher than that of a run planned with this number of steps. The model at the
+earlier end is kept in OUT/final-STEPS.
 
-OUT/final holds the trained model, OUT/metrics.jsonl the curve, OUT/checkpoints what is needed to go on.
-Ctrl-C saves and stops.
+OUT/final holds the trained model, OUT/metrics.jsonl the loss curve, OUT/checkpoints what is needed to
+resume. Ctrl-C saves and stops.
 """
 
 from contextlib import closing
@@ -43,7 +44,7 @@ from qkvflow.train import Outcome, Sink, read_metrics, train
 from qkvflow.train.branch import begin_branch, branch_run, continued_run
 from qkvflow.train.metrics import Record
 
-THERE_BEFORE = "The run had finished before; nothing was run."
+THERE_BEFORE = "The run was already finished; nothing was run."
 
 
 @dataclass(frozen=True)
@@ -51,18 +52,18 @@ class Options:
     """Options of `qkvflow train`."""
 
     out: Path
-    """Output directory of the run; started again, the command resumes there."""
+    """Output directory of the run; an unfinished run there is resumed."""
     run: Annotated[RunConfig, tyro.conf.arg(name=""), tyro.conf.AvoidSubcommands]
     """Settings of the run."""
     config: Path | None = None
-    """YAML file with the defaults of all other options, instead of the recipe's; see configs/."""
+    """YAML file with defaults for all other options, instead of the recipe `modern`; see configs/."""
     branch_from: Path | None = None
-    """Directory of a run with optimizer.schedule wsd that is branched from, with its settings; without
-    --steps the learning rate decays at once."""
+    """Directory of a run to branch from, keeping its settings; needs its optimizer.schedule to be wsd.
+    Without --steps, the learning rate starts to decay at the branch point."""
     continue_to: int | None = None
-    """Number of steps to which the run in --out goes on after its end, with its settings."""
+    """New total number of steps of the finished run in --out, which is extended with its settings."""
     at: int | None = None
-    """Step at which --branch-from is left; that run must have kept its checkpoint (--keep)."""
+    """Step to branch at, with --branch-from; that run must have kept the checkpoint (--keep)."""
 
 
 OFTEN = {
@@ -78,7 +79,7 @@ OFTEN = {
 
 
 def defaults(arguments: list[str]) -> Options:
-    """What the options are where they are not given: as the config file has it, or else the recipe."""
+    """Defaults of the options: those of the config file, or else of the recipe."""
     named, _ = split_option(arguments, "--config")
     path = expanded(named[0]) if named else None
     source, _ = split_option(arguments, "--branch-from", "directory")
@@ -87,7 +88,7 @@ def defaults(arguments: list[str]) -> Options:
     if (at is None) == bool(source) or (named and source):
         raise ConfigError(
             "This run cannot be made:",
-            ["--branch-from RUN and --at STEP come together, and without --config."],
+            ["--branch-from RUN and --at STEP need each other and cannot be combined with --config."],
         )
     if more:
         return _continuing(arguments, more[-1], is_alone=not (named or source or steps is not None))
@@ -135,7 +136,7 @@ class Display(Sink):
         if left > LONG:
             words = duration(left).capitalize()
             steps = f"{self._steps - step:,} steps of {1e3 * per_step:,.0f} ms"
-            self._bar.console.print(f"{words} for {steps}; evaluations come on top.", highlight=False)
+            self._bar.console.print(f"{words} for {steps}, plus evaluations.", highlight=False)
 
     def phase(self, name: str, done: int, total: int | None) -> None:
         self._bar.start()
@@ -162,7 +163,7 @@ class Display(Sink):
             self._bar.console.print(record["text"], style="yellow", highlight=False, markup=False)
 
     def _show_start(self, record: Record) -> None:
-        place = f"on from step {record['step']}" if record["step"] else "from the start"
+        place = f"resuming at step {record['step']}" if record["step"] else "from the start"
         size = f"{record['parameters']:,} parameters"
         self._bar.console.print(f"{size} on {record['devices']}, {place}", highlight=False)
         self._bar.update(self._task, completed=record["step"])
@@ -178,7 +179,7 @@ def describe(record: Record) -> str:
     seed = f"seed {record['seed']}  " if "seed" in record else ""
     if record["loss"] is None or record["bits_per_byte"] is None:
         return f"step {record['step']:>6}  {seed}valid loss is not a finite number"
-    part = "the whole split" if record["whole"] else f"{record['evaluated_tokens']:,} tokens of it"
+    part = "the whole split" if record["whole"] else f"{record['evaluated_tokens']:,} tokens"
     return (
         f"step {record['step']:>6}  {seed}valid {record['loss']:.4f} nats/token  "
         f"{record['bits_per_byte']:.4f} bits/byte  ({part})"
@@ -187,7 +188,7 @@ def describe(record: Record) -> str:
 
 def stopped(outcome: Outcome) -> str:
     """What to say of a run that was asked to stop."""
-    return f"Stopped after step {outcome.step}; the same command goes on from there."
+    return f"Stopped after step {outcome.step}; run the same command again to resume."
 
 
 def run(options: Options) -> None:
@@ -204,4 +205,5 @@ def run(options: Options) -> None:
     for record in read_metrics(outcome.out / "metrics.jsonl"):
         if record["kind"] == "final":
             print(describe(record))
-    print(f"The model is in {outcome.out / 'final'}, the curve in {outcome.out / 'metrics.jsonl'}.")
+    final, curve = outcome.out / "final", outcome.out / "metrics.jsonl"
+    print(f"The model is in {final}, the loss curve in {curve}.")

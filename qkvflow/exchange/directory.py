@@ -38,7 +38,7 @@ def write_transformers(
     size = model.config.vocab_size
     if tokenizer is not None and tokenizer.vocab_size > size:
         problem = f"it has {tokenizer.vocab_size} ids, the model {size}."
-        raise ConfigError("The tokenizer is of another model:", [problem])
+        raise ConfigError("The tokenizer does not fit the model:", [problem])
     form, longest = transformers_form(model), model.config.max_position_embeddings
     end = None if tokenizer is None else {"eos_token_id": tokenizer.end_of_text}
     files = (tokenizer and tokenizer_files(tokenizer, longest)) or {}

@@ -59,7 +59,7 @@ PAUSE = 5.0
 
 
 class StoppedError(KeyboardInterrupt):
-    """A run was asked to stop before its end; the same command goes on from there."""
+    """A run was asked to stop before its end; the same command resumes it."""
 
 
 class Watcher:
@@ -195,7 +195,7 @@ def _finish(job: Job, sinks: Sequence[Sink], began: str) -> Record:
     _set_aside_what_is_lost(job)
     outcome = train(job.run, job.out, sinks)
     if outcome.asked_to_stop:
-        raise StoppedError(f"Stopped in {job.out}; the same command goes on from there.")
+        raise StoppedError(f"Stopped in {job.out}; run the same command again to resume.")
     model = load_model(job.out / "final")
     test = None
     if job.test:

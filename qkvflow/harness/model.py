@@ -65,7 +65,7 @@ class QkvflowLM(LM):
         self._key = jax.random.key(seed)
         if self.text_tokenizer.vocab_size > self.model.config.vocab_size:
             sizes = f"{self.text_tokenizer.vocab_size} ids, the model {self.model.config.vocab_size}"
-            raise ConfigError("The tokenizer is of another model:", [f"it has {sizes}."])
+            raise ConfigError("The tokenizer does not fit the model:", [f"it has {sizes}."])
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
         """Log-probabilities of continuations of contexts, and whether each is the likeliest."""

@@ -74,7 +74,7 @@ def test_a_run_says_once_how_long_it_will_take(seconds, monkeypatch):
     take(display, seconds, range(1, 20), 0.5)
     display.close()
     said = re.findall(r"About .*", console.file.getvalue())
-    assert said == ["About 8 minutes for 994 steps of 500 ms; evaluations come on top."]
+    assert said == ["About 8 minutes for 994 steps of 500 ms, plus evaluations."]
 
 
 def test_of_a_run_that_is_short_nothing_is_said(seconds, monkeypatch):

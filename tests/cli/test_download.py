@@ -69,7 +69,7 @@ def hub(tmp_path, monkeypatch):
 def test_gpt2_comes_whole_and_is_imported(hub, tmp_path, capsys):
     assert main(["download", "gpt2"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("models/gpt2 is there, whole and checked.")
+    assert said.startswith("models/gpt2 is downloaded and checked.")
     for name in ("config.json", "tokenizer.json", LARGE):
         assert (tmp_path / "work" / "models" / "gpt2" / name).read_bytes() == hub.files[name]
     command = said.rpartition("Use it with qkvflow ")[2].strip().removesuffix(".")
@@ -77,7 +77,7 @@ def test_gpt2_comes_whole_and_is_imported(hub, tmp_path, capsys):
     assert qkvflow.load("models/gpt2-imported").config.num_layers == 3
     hub.files.clear()
     assert main(["download", "gpt2"]) == 0, "nothing is asked of the hub"
-    assert "models/gpt2 was there before" in capsys.readouterr().out
+    assert "models/gpt2 already exists" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_hub_that_is_not_there_is_a_sentence_on_what_to_fetch(hub, monkeypatch
     assert main(["download", "gpt2"]) == 2
     said = capsys.readouterr().err
     assert "Connection refused" in said
-    by_hand = "By hand: put config.json, tokenizer.json, model.safetensors of "
+    by_hand = "By hand: put config.json, tokenizer.json, model.safetensors from "
     assert f"{by_hand}http://127.0.0.1:9/openai-community/gpt2 into models/gpt2." in said
 
 
@@ -123,14 +123,14 @@ def test_wikitext_is_found_where_it_was_downloaded_to(hub, tmp_path, monkeypatch
     where = [] if to is None else ["--to", to]
     assert main(["download", "wikitext-2", *where]) == 0
     said = capsys.readouterr().out
-    assert "is there, whole and checked. Use it with --data wikitext-2" in said
+    assert "is downloaded and checked. Use it with --data wikitext-2" in said
     if to is not None:
         assert "QKVFLOW_DATA=texts" in said
         monkeypatch.setenv("QKVFLOW_DATA", to)
     monkeypatch.setitem(sys.modules, "datasets", None)  # nothing more is fetched
     assert [*load_corpus("wikitext-2").chunks("valid")] == [" \n = validation = \n some words \n"]
     assert main(["download", "wikitext-2", *where]) == 0
-    assert "was there before" in capsys.readouterr().out
+    assert "already exists" in capsys.readouterr().out
 
 
 def test_wikitext_that_cannot_be_had_is_a_sentence_on_where_to_put_it(hub, monkeypatch, capsys):

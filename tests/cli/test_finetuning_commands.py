@@ -38,10 +38,10 @@ def test_finetune_says_what_changed_and_others_read_it(base, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert re.search(r"Valid loss \d\.\d{4} before, \d\.\d{4} after", printed)
     assert re.search(r"Trained [\d,]+ of [\d,]+ parameters", printed)
-    assert re.search(rf"What was trained is in {out}/adapter, \d+ kB", printed)
+    assert re.search(rf"The adapter is in {out}/adapter, \d+ kB", printed)
     assert main(["finetune", *given, "--depth", "3", "--method", "lora"]) == 0
     again = capsys.readouterr().out
-    assert again == f"The run had finished before; nothing was run.\n{printed}"
+    assert again == f"The run was already finished; nothing was run.\n{printed}"
     assert main(["evaluate", "--checkpoint", str(out), "--data", text, "--tokens", "64"]) == 0
     assert main(["generate", "--checkpoint", str(out), "--prompt", "a", "--tokens", "4"]) == 0
     exported = ["--checkpoint", checkpoint, "--adapter", str(out / "adapter")]
@@ -126,7 +126,7 @@ def test_import_takes_the_tokenizer_of_gpt2_along_and_export_writes_it_in_a_basi
     tokenizer = BPETokenizer.fit(["weights are curves over depth " * 20], 280)
     (source / "tokenizer.json").write_text(tokenizer.json_text)
     assert main(["import", "--gpt2", str(source), "--out", str(imported)]) == 0
-    assert "holds a model of 3 layers" in capsys.readouterr().out
+    assert "holds a model with 3 layers" in capsys.readouterr().out
     options = ["--checkpoint", str(imported), "--basis", "3", "--out", str(basis)]
     assert main(["export", *options]) == 0
     assert "Relative error of the weights: 0.00e+00." in capsys.readouterr().out
@@ -156,15 +156,15 @@ def test_a_tokenizer_that_is_too_large_is_refused(tmp_path, capsys):
     tokenizer = BPETokenizer.fit(["weights are curves over depth " * 20], 280)
     (tmp_path / "gpt2" / "tokenizer.json").write_text(tokenizer.json_text)
     assert main(["import", "--gpt2", str(tmp_path / "gpt2"), "--out", str(tmp_path / "out")]) == 2
-    assert "The tokenizer is of another model" in capsys.readouterr().err
+    assert "The tokenizer does not fit the model" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--gpt2", "a", "--llama", "b"], "2 directories are named; name one with --gpt2 or --llama"),
-        ([], "0 directories are named"),
+        (["--gpt2", "a", "--llama", "b"], "expected one directory, with --gpt2 or --llama; got 2"),
+        ([], "got 0"),
         (["--llama", "none"], "none is not there: expected a directory with config.json"),
     ],
 )
@@ -177,7 +177,7 @@ def test_export_has_one_form_of_the_weights_and_a_loop_is_finetuned(base, tmp_pa
     checkpoint, text = map(str, base)
     given = ["--checkpoint", checkpoint, "--loop", "1x2", "--rank", "2"]
     assert main(["export", *given, "--basis", "2", "--out", str(tmp_path / "new")]) == 2
-    assert "basis and loop are two forms of the weights" in capsys.readouterr().err
+    assert "--basis and --loop exclude each other" in capsys.readouterr().err
     assert main(["export", *given, "--out", str(tmp_path / "loop")]) == 0
     assert "Relative error of the weights: " in capsys.readouterr().out
     tuning = ["--checkpoint", str(tmp_path / "loop"), "--data", text, "--out", str(tmp_path / "tuned")]

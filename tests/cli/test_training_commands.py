@@ -61,7 +61,7 @@ def test_train_says_where_things_are_and_a_second_time_that_it_is_done(trained, 
     printed = capsys.readouterr().out
     assert re.search(r"step +20  valid \d\.\d{4} nats/token  \d\.\d{4} bits/byte  \(the whole", printed)
     assert f"The model is in {run}/final" in printed
-    assert "The run had finished before; nothing was run." in printed
+    assert "The run was already finished; nothing was run." in printed
 
 
 def test_a_config_file_with_overrides(trained, tmp_path, capsys):
@@ -152,7 +152,7 @@ def test_evaluate_takes_the_text_of_the_run_where_none_is_named(trained, tmp_pat
 def test_evaluate_says_that_the_text_of_the_run_is_another_one_now(trained, tmp_path, capsys):
     run = shutil.copytree(trained[0], tmp_path / "run", symlinks=True)
     before = trained[1].read_text()
-    sentence = "This is another text than the model was trained on: the digest of "
+    sentence = "This is not the text that the model was trained on: the digest of "
     try:
         trained[1].write_text(before.replace("weights", "layer"))
         for place in (run, run / "checkpoints" / "best"):
@@ -274,7 +274,7 @@ def test_drafts_change_no_text_and_what_became_of_them_is_said(trained, capsys):
     drafted = capsys.readouterr()
     assert drafted.out == plain.out and plain.err == ""
     proposed, accepted = re.search(
-        r"At depth 1, (\d+) tokens were proposed and (\d+) acc", drafted.err
+        r"At depth 1, (\d+) tokens were drafted and (\d+) acc", drafted.err
     ).groups()
     assert int(proposed) > 0 and int(accepted) <= int(proposed)
     assert main([*command, "--draft-depth", "2"]) == 0
@@ -454,7 +454,7 @@ def test_evaluate_says_how_many_answers_are_right(tmp_path, capsys):
     printed = " ".join(capsys.readouterr().out.split())
     final = read_metrics(run / "metrics.jsonl")[-1]
     known = final["accuracy"]
-    assert f"{data}, whole valid split, its answers, depth 2" in printed
+    assert f"{data}, whole valid split, answers only, depth 2" in printed
     assert f" 10 {final['loss']:.4f} " in printed, "ten tokens, and their loss"
     assert f"all answers {known['whole']:.1%}" in printed and "Of 10 answers" in printed
     assert f"2 hops {known['by_count']['2']:.1%} 33.3%" in printed

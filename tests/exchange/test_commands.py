@@ -95,5 +95,5 @@ def test_a_tokenizer_of_another_model_is_refused(place, tmp_path, capsys):
     (tmp_path / "llama" / "tokenizer.json").write_text(tokenizer.json_text)
     out = tmp_path / "out"
     assert main(["import", "--llama", str(tmp_path / "llama"), "--out", str(out)]) == 2
-    assert "The tokenizer is of another model" in capsys.readouterr().err
+    assert "The tokenizer does not fit the model" in capsys.readouterr().err
     assert not out.exists()

@@ -175,7 +175,7 @@ def test_a_run_becomes_a_directory_that_transformers_generates_from(run, tmp_pat
     out = tmp_path / "out"
     given = ["--checkpoint", str(run), "--format", "transformers", "--out", str(out)]
     assert main(["export", *given]) == 0
-    assert "holds a GPT2LMHeadModel of transformers, of 2 layers" in capsys.readouterr().out
+    assert "holds a GPT2LMHeadModel for transformers, with 2 layers" in capsys.readouterr().out
     check_logits(qkvflow.load(run), out)
     from transformers import pipeline
 

@@ -398,7 +398,7 @@ def test_asked_to_stop_it_says_how_to_go_on(plan_path, tmp_path):
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 130, output
     assert "Traceback" not in output
-    assert "goes on from there" in output or "Interrupted" in output
+    assert "again to resume" in output or "Interrupted" in output
 
 
 class AskAtTheEnd(Sink):

@@ -89,7 +89,7 @@ def test_what_cannot_be_branched_is_a_sentence(long, tmp_path, capsys):
     assert not (out / "checkpoints").exists()
     for options in ("--at 9", f"--branch-from {long}", f"--branch-from {long} --at 9 --config a.yaml"):
         assert main(["train", *options.split(), "--out", str(out)]) == 2
-        assert "--branch-from RUN and --at STEP come together" in capsys.readouterr().err
+        assert "--branch-from RUN and --at STEP need each other" in capsys.readouterr().err
 
 
 def test_a_run_without_a_stable_phase_has_no_branches(text, tmp_path):

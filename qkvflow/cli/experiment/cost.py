@@ -1,12 +1,12 @@
-"""What the arms of an experiment cost: parameters, operations, memory, time, time to a loss.
+"""Show what each arm of an experiment costs: parameters, operations, memory, time, time to a loss.
 
     qkvflow experiment cost --plan laptop
     qkvflow experiment cost --plan laptop --timed-steps 10
     qkvflow experiment cost --results results/laptop --loss 1.6
 
-Parameters and operations of a plan are counted, which takes seconds. Memory is what the compiler plans
-for a step, and time that of a few steps, which --timed-steps measures now. Of the runs in --results all
-is known, also the time to a loss.
+For a plan, parameters and operations are counted, which takes seconds. --timed-steps adds the memory
+that the compiler plans for a training step, and the measured time per step. For finished runs in
+--results, all costs are known, including the time to reach a loss.
 """
 
 import dataclasses
@@ -42,14 +42,14 @@ class Options(PlanOptions):
     """Options of `qkvflow experiment cost`."""
 
     results: Path | None = None
-    """Directory of a finished experiment whose costs are shown, instead of a plan."""
+    """Directory of a finished experiment to show the costs of, instead of a plan."""
     loss: float | None = None
-    """Validation loss for which the time to reach it is shown; needs --results."""
+    """Valid loss in nats per token, to show the seconds until runs reached it; needs --results."""
     timed_steps: Annotated[int, Bound("0 to 10,000", 0, 10_001)] = 0
-    """Training steps to compile and time for each arm of a plan, after two to warm up; 0: parameters
-    and operations are only counted."""
+    """Number of training steps to time for each arm of a plan, after two warm-up steps; 0: only count
+    parameters and operations."""
     json: Path | None = None
-    """JSON file for the rows of the table; None: they are only shown."""
+    """JSON file to also write the rows of the table to; None: no file."""
 
     @property
     def names_a_plan(self) -> bool:
@@ -107,7 +107,7 @@ def measured(run: RunConfig, data: TokenDataset, steps: int) -> Row:
 def run(options: Options) -> None:
     """Print the table."""
     if problems := _problems(options):
-        raise ConfigError("The costs cannot be told:", problems)
+        raise ConfigError("The costs cannot be computed:", problems)
     if options.results is None:
         rows = _rows_of_plan(options.changed_plan(), options.timed_steps)
     else:
@@ -121,16 +121,16 @@ def run(options: Options) -> None:
 def _problems(options: Options) -> list[str]:
     problems = bound_problems(options)
     if options.loss is not None and options.results is None:
-        problems.append("the time to a loss needs finished runs; name them with --results.")
+        problems.append("--loss needs finished runs; name their directory with --results.")
     if options.results is not None and options.names_a_plan:
-        problems.append("name a plan and what is changed of it, or --results, not both.")
+        problems.append("use either --results or the options of a plan, not both.")
     return problems
 
 
 def _rows_of_plan(plan: Plan, steps: int) -> dict[str, Row]:
     if begun := [arm.name for arm in plan.arms if arm.start is not None]:
         problem = f"{', '.join(begun)} start from another experiment; name their runs with --results."
-        raise ConfigError("The costs cannot be told:", [problem])
+        raise ConfigError("The costs cannot be computed:", [problem])
     texts, rows = Texts(), {}
     for arm in plan.arms:
         data = texts.of(arm.run)
@@ -145,7 +145,7 @@ def _table(rows: dict[str, Row], reference: str, loss: float | None) -> Table:
     left_out, note = {"compression"}, ""
     if not any(row.ms_per_step for row in rows.values()):
         left_out |= {"memory, MB", "ms per step"}
-        note = "Operations: forward, and of all training. --timed-steps 10 adds memory and time."
+        note = "Operations: forward pass, and whole training. --timed-steps 10 adds memory and time."
     table = table.only(*(head for head in table.heads if head not in left_out), note=note)
     if loss is None:
         return table

@@ -1,9 +1,9 @@
-"""Make a handful of files of finished experiments: plan, records, gates, report and its figures.
+"""Pack each finished experiment into a handful of files: plan, records, gates, report and figures.
 
     qkvflow experiment pack results/laptop
 
-Every command reads a packed experiment as it did before; arms and seeds can still be added. What a
-command makes of the records again is removed: statistics, runs by seed, pdf. Trained models stay.
+Every command reads a packed experiment as before, and arms and seeds can still be added. Files that can
+be made again from the records are removed: statistics, records by seed, PDFs. Trained models are kept.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Options:
     """Options of `qkvflow experiment pack`."""
 
     results: tyro.conf.Positional[tuple[Path, ...]]
-    """Directories of finished experiments to pack."""
+    """Directories of the finished experiments to pack, in place."""
 
 
 def run(options: Options) -> None:

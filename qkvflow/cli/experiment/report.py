@@ -1,11 +1,11 @@
-"""Write one page with all of an experiment, or of several: losses, tests, costs, sweeps, figures.
+"""Write a report on one or several experiments: losses, tests, costs, sweeps, figures.
 
     qkvflow experiment report --results results/laptop
     qkvflow experiment report --results results/laptop results/laptop-flops --out two-on-a-page
     qkvflow experiment report --results results/laptop --figures publication_figures
 
-RESULTS/report.html needs no other file and no network; RESULTS/report.md says the same. With --figures
-they are also there as a paper prints them, with the table in LaTeX.
+RESULTS/report.html is self-contained and needs no network; RESULTS/report.md has the same content.
+--figures also writes the figures for print, and the table of results in LaTeX.
 """
 
 from collections.abc import Sequence
@@ -25,20 +25,20 @@ class Options:
     """Options of `qkvflow experiment report`."""
 
     results: tuple[Path, ...] = (OUT,)
-    """Directories of the experiments on the page."""
+    """Directories of the experiments to report on."""
     title: str | None = None
-    """Heading of the page; None: that of the existing page, or the name of the directory."""
+    """Title of the report; None: that of the existing report, or the name of the directory."""
     out: Path | None = None
-    """Directory of the page; None: next to the results of a single experiment."""
+    """Output directory of the report; None: the directory of the experiment, if there is only one."""
     figures: Path | None = None
     """Directory for figures as PNG and PDF and for results_table.tex, such as publication_figures.
-    None: figures are only drawn on the page."""
+    None: figures are only in the report."""
 
 
 def run(options: Options) -> None:
     """Write the page in both formats, and the figures of a paper where they are wanted."""
     if problems := _problems(options):
-        raise ConfigError("The page cannot be written:", problems)
+        raise ConfigError("The report cannot be written:", problems)
     experiments = [read_experiment(results) for results in options.results]
     if options.figures is not None:
         _draw(experiments, options.figures)
@@ -52,10 +52,10 @@ def _problems(options: Options) -> list[str]:
     if not options.results or (options.results == (OUT,) and not OUT.is_dir()):
         return ["name the directory of an experiment with --results."]
     if len(options.results) > 1 and options.out is None:
-        return ["several experiments make one page; say where it goes with --out."]
+        return ["several experiments need a directory for their common report: name one with --out."]
     names = [name_of(results) for results in options.results]
     if options.figures is not None and len(set(names)) < len(names):
-        return ["experiments of one name would overwrite each other's figures; name one of them."]
+        return ["experiments with the same name would overwrite each other's figures; name only one."]
     return []
 
 

@@ -1,12 +1,12 @@
-"""Compare models over paired seeds: sweep, runs, statistics, page.
+"""Compare models over paired seeds: sweep, runs, statistics, report.
 
     qkvflow experiment run --plan laptop --quick --out results/try     # a minute or two: does it work?
     qkvflow experiment run --plan laptop --out results/laptop
     qkvflow experiment run --plan laptop --match flops --reuse results/laptop --out results/laptop-flops
 
-With no options this is the seed documents' setting (width 256, 6 layers, 1000 steps of 8 x 128
-characters of WikiText-2, four models, five seeds), in statistical_validation_results/. It takes hours
-on two cores. Killed and started again, it goes on; started twice, the two share the work.
+Without options, it runs the plan `seeds` in statistical_validation_results/: four models, five seeds,
+width 256, 6 layers, 1000 steps of 8 x 128 characters of WikiText-2, which takes hours on two CPU cores.
+The same command resumes an interrupted experiment; two processes with the same --out share the work.
 """
 
 from dataclasses import dataclass
@@ -31,14 +31,14 @@ class Options(ExperimentOptions):
     """Options of `qkvflow experiment run`, and of `qkvflow experiment ablate`."""
 
     quick: bool = False
-    """Trial of a minute or two, to check that everything works: two seeds, a few steps, no sweep. The
-    page says that nothing can be concluded from it."""
+    """Run a trial of a minute or two to check that everything works: two seeds, a few steps, no sweep.
+    Nothing can be concluded from its losses, as the report says."""
     title: str | None = None
-    """Heading of the page; None: that of the existing page, or the name of the directory."""
+    """Title of the report; None: that of the existing report, or the name of the directory."""
     slurm: Annotated[int, Bound("0 to 1,000 workers", 0, 1001)] = 0
-    """Number of SLURM workers that share the runs (needs the extra slurm); 0: run here."""
+    """Number of SLURM workers that share the runs (needs the extra `slurm`); 0: run in this process."""
     slurm_options: tuple[str, ...] = ()
-    """Parameters for submitit, as name=value: timeout_min=600 slurm_partition=long."""
+    """Parameters passed to submitit, with --slurm: timeout_min=600 slurm_partition=long."""
 
 
 def run(options: Options) -> int:
@@ -52,7 +52,7 @@ def run(options: Options) -> int:
     code = show_experiment(experiment, console)
     with elapsed(DRAWING):
         page, _ = write_report([experiment], options.title or title_of(options.out))
-    print(f"The page with the figures is {page}")
+    print(f"The report with figures is {page}")
     return code
 
 
@@ -62,8 +62,8 @@ def _submit(plan: Plan, options: Options) -> int:
     parameters = parse_parameters(options.slurm_options)
     prepare(plan, options.out, options.reference, options.reuse)
     jobs = submit(plan, options.out, options.slurm, parameters, reuse=options.reuse)
-    print(f"Submitted: {', '.join(job.job_id for job in jobs)}. The same command without --slurm,")
-    print("started when they have ended, shows what they found.")
+    print(f"Submitted: {', '.join(job.job_id for job in jobs)}. When they have finished, run")
+    print("the same command without --slurm to see the results.")
     return 0
 
 

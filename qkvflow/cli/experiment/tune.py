@@ -1,10 +1,10 @@
-"""Sweep the learning rate of every arm of an experiment, and what else its plan names; keep the best.
+"""Sweep the learning rate of every arm of a plan, and other settings that it lists; keep the best.
 
     qkvflow experiment tune --plan laptop --out results/laptop
 
-Every arm is tried with the same learning rates, for the same few steps, on a seed that is not used
-again; the valid split decides. The choice is in OUT/tuned.json, from which `qkvflow experiment run`
-takes it; it stands until that file is removed.
+Every arm is tried with the same learning rates for the same small number of steps, on a seed that no
+other run uses, and judged by its valid loss. The choices are written to OUT/tuned.json, from which
+`qkvflow experiment run` reads them; delete that file to tune again.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ def run(options: Options) -> None:
     plan = options.changed_plan()
     if plan.sweep is None:
         raise ConfigError(
-            f"{options.plan} has no sweep:", ["name learning_rates, steps and seed there."]
+            f"{options.plan} has no sweep:", ["add one with learning_rates, steps and seed."]
         )
     with elapsed(CHECKING):
         prepare(plan, options.out, options.reference, options.reuse)

@@ -1,1 +1,1 @@
-"""Commands around Levanter: train there, bring a model back, take one there."""
+"""Commands around Levanter: train with it, convert checkpoints in both directions."""

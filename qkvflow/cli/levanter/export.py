@@ -1,9 +1,9 @@
-"""Make a checkpoint of a model that a run of Levanter can start from.
+"""Convert a model to a checkpoint that a Levanter run can start from.
 
     qkvflow levanter export --checkpoint models/small --config configs/levanter_small.yaml
         --out starts/small
 
-The config is that of the run to be: its model has to be this one.
+The config is that of the Levanter run that will start from it; it must describe the same model.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Options:
     checkpoint: Path
     """Directory of a run, of a checkpoint, or of an exported or imported model."""
     config: Path
-    """YAML file of the run that is to start from the checkpoint."""
+    """YAML file of the Levanter run that will start from the checkpoint."""
     out: Path
     """Output directory; it must not exist."""
 
@@ -33,6 +33,6 @@ def run(options: Options) -> None:
 
     config = read_config(["--config", str(options.config)])
     write_start(load_model(options.checkpoint), config, options.out)
-    print(f"{options.out} is where a run can start:")
+    print(f"A run can start from {options.out}:")
     start = f"--trainer.initialize_from {options.out} --trainer.allow_partial_checkpoint true"
     print(f"  qkvflow levanter train --config {options.config} {start}")

@@ -1,9 +1,9 @@
-"""Make a model of a checkpoint that Levanter wrote.
+"""Convert a Levanter checkpoint to a model for qkvflow.
 
     qkvflow levanter import --run runs/levanter/checkpoints/small --config configs/levanter_small.yaml
         --out models/small
 
-All other commands read OUT, as they read a model that was trained here.
+All other commands read OUT like a model trained with qkvflow.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class Options:
     """Options of `qkvflow levanter import`."""
 
     run: Path
-    """Directory of a run's checkpoints, of which the newest complete one is read, or a single
-    checkpoint."""
+    """Directory of a checkpoint, or of the checkpoints of a run, of which the newest complete one is
+    read."""
     config: Path
     """YAML file that the run was started with; the checkpoint itself does not describe the model."""
     out: Path

@@ -14,5 +14,5 @@ def check_installed() -> None:
     if find_spec("levanter") is None:
         raise ConfigError(
             "Levanter is not installed:",
-            ["pip install -r requirements-levanter.txt in an environment of its own: docs/scaling.md."],
+            ["pip install -r requirements-levanter.txt in a separate environment (docs/scaling.md)."],
         )

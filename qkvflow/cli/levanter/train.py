@@ -1,11 +1,11 @@
-"""Train a model with Levanter, on many devices and machines; started again, it goes on.
+"""Train a model with Levanter on many devices or machines, or resume an interrupted run.
 
     qkvflow levanter train --config configs/levanter_small.yaml
     qkvflow levanter train --config configs/levanter_small.yaml --trainer.num_train_steps 1000
     qkvflow levanter train --config FILE --model.architecture "{num_layers: 12}"
 
-The config is Levanter's own, with model.type: qkvflow, and so are all further options: any field of the
-config by its path. docs/scaling.md has the commands for several GPUs, SLURM and TPU pods.
+The config file is one of Levanter's, with model.type: qkvflow. All further options go to Levanter: any
+field of the config by its path. docs/scaling.md has the commands for several GPUs, SLURM and TPU pods.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Options:
     """Options of `qkvflow levanter train`."""
 
     config: str
-    """YAML file of Levanter's config, or its address in an object store."""
+    """YAML file with the Levanter config: a path, or a URL in an object store."""
 
 
 def run(options: Options, further: Sequence[str]) -> None:
