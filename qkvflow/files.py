@@ -194,7 +194,7 @@ def parse_json(text: str | bytes) -> Any:
     return content
 
 
-_TOO_DEEP = f"it has more than {DEEPEST} tables or lists within each other"
+_TOO_DEEP = f"it nests tables or lists more than {DEEPEST} deep"
 
 
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -4,8 +4,8 @@
     qkvflow analyze lyapunov --checkpoint runs/first --text "The river is" --data wikitext-2
     qkvflow analyze spectra --checkpoint runs/first --circuits qk --times 32
 
-OUT/analysis.html shows everything and needs no other file; OUT/figures has png and pdf, OUT/*.npz the
-arrays, OUT/*.json the main numbers. A text is followed token by token; --data adds a sample of a
+OUT/analysis.html shows everything and is self-contained; OUT/figures holds PNGs and PDFs, OUT/*.npz the
+arrays, OUT/*.json the main numbers. One text is analyzed token by token; --data adds a sample from a
 corpus, with intervals.
 """
 
@@ -55,45 +55,44 @@ class Options:
     """Options of `qkvflow analyze`."""
 
     what: tyro.conf.Positional[str]
-    """Analysis to run: lyapunov, trajectory, spectra, modulation, capacity, one that a plugin
-    registers, or all."""
+    """Analysis to run: lyapunov, trajectory, spectra, modulation, capacity, the name of one from a
+    plugin, or all."""
     checkpoint: Path
     """Directory of a run, of a checkpoint, or of an exported model."""
     out: Path = Path("analysis")
-    """Output directory; files of an earlier analysis there are replaced."""
+    """Output directory; files from an earlier analysis are overwritten."""
     text: str | None = None
-    """Text to analyze token by token; None: a built-in sentence, cut to the model's longest
-    sequence."""
+    """Text to analyze token by token; None: a built-in sentence, cut to the model's maximum sequence
+    length."""
     position: int = -1
-    """Token whose final state the sensitivity is computed for; negative numbers count from the end."""
+    """Position of the token whose final state the sensitivity is of; negative: from the end."""
     data: str | None = None
-    """Corpus (embedded, wikitext-2, ...) or path to text from which windows are sampled; None: no
-    sample."""
+    """Text to sample windows from: a corpus (embedded, wikitext-2, ...) or a path; None: no sample."""
     documents: Count | Literal["run"] | None = "run"
-    """Documents to stream from hf:OWNER/NAME; run: as many as in the model's training run; None:
-    all."""
+    """Number of documents to stream from hf:OWNER/NAME; run: as many as in the model's training run;
+    None: all."""
     least_coverage: Share = 0.99
-    """Smallest share of the text's bytes that the tokenizer has to reproduce; below it the text is
+    """Minimum share of the text's bytes that the tokenizer must reproduce; below it, the text is
     refused."""
     split: Literal["train", "valid", "test"] = "valid"
     """Split of the corpus to sample from."""
     windows: Count = 16
-    """Number of windows sampled from the corpus, at random and without overlap."""
+    """Number of windows to sample from the corpus, at random and without overlap."""
     length: int | None = None
-    """Tokens per window; None: the model's longest sequence, at most 128."""
+    """Tokens per window; None: the model's maximum sequence length, at most 128."""
     times: Annotated[int, Bound(f"at least 1, below {LAYERS:,}", 1, LAYERS)] | None = None
-    """Number of evenly spaced depths at which weights are analysed; None: one per layer."""
+    """Number of evenly spaced depths at which weights are analyzed; None: one per layer."""
     circuits: tuple[Literal["qk", "ov", "mlp", "ssm"], ...] = ()
-    """Circuits whose spectra are computed; empty: all that the model has."""
+    """Circuits to compute spectra of; empty: all that the model has."""
     exponents: Size = 8
-    """Number of leading Lyapunov exponents of the sequence."""
+    """Number of leading Lyapunov exponents to compute for the sequence."""
     refine: NotNegativeInt = 8
-    """Iterations that refine the Lyapunov exponents; the table says how much the last one changed
-    them."""
+    """Number of iterations that refine the Lyapunov exponents; the table shows by how much the last one
+    changed them."""
     probes: Annotated[int, Bound(f"2 to {SIZES - 1:,}", 2, SIZES)] = 64
-    """Random probe vectors for estimating the sensitivity; as many as the model's width are exact."""
+    """Number of random probe vectors to estimate the sensitivity with; the model's width is exact."""
     seed: NotNegativeInt = 0
-    """Random seed of the sample of windows."""
+    """Random seed for the sampled windows."""
 
 
 def run(options: Options) -> None:
@@ -115,7 +114,7 @@ def run(options: Options) -> None:
         console.print(to_terminal(numbers_table(name, study)))
     for note in notes:
         console.print(note, style="yellow", highlight=False, markup=False)
-    written = f"Written: {page}; figures, arrays and numbers are beside it."
+    written = f"Written: {page}; figures, arrays and numbers are in the same directory."
     console.print(written, soft_wrap=True, markup=False)
 
 
@@ -148,7 +147,7 @@ def subject_of(
     ids = ids[:longest] if options.text is None else ids
     problems = _text_problems(options, len(ids), longest) + bound_problems(options)
     if options.length is not None and not 2 <= options.length <= longest:
-        problems.append(f"length is {options.length}; expected 2 to {longest}, the model's window.")
+        problems.append(f"length is {options.length}; expected 2 to {longest}, the model's maximum.")
     if problems:
         raise ConfigError("The analysis cannot be made:", problems)
     return Subject(
@@ -167,10 +166,10 @@ def subject_of(
 
 def _text_problems(options: Options, length: int, longest: int) -> list[str]:
     if length < 2:
-        return [f"the text has {length} tokens; expected at least 2, one to predict another from."]
+        return [f"the text has {length} tokens; expected at least 2, to predict one from another."]
     if length > longest:
         return [
-            f"the text has {length} tokens and this model sees {longest} (max_position_embeddings). "
+            f"the text has {length} tokens and the model takes {longest} (max_position_embeddings). "
             f"Shorten --text by {length - longest} tokens, or train with a longer --length."
         ]
     if not -length <= options.position < length:
@@ -200,6 +199,6 @@ def _unknown(options: Options, tokenizer: Tokenizer, data: TokenDataset | None) 
     """Sentences about what the tokenizer loses of the text and of the corpus."""
     text = options.text or ""
     lost = tokenizer.lost_bytes(text, tokenizer.encode(text))
-    notes = [f"The tokenizer loses {lost} bytes of the text, which it does not know."] if lost else []
+    notes = [f"The tokenizer loses {lost} bytes of the text that it cannot encode."] if lost else []
     corpus = data and coverage_note(data, options.least_coverage, [options.split])
     return [*notes, corpus] if corpus else notes

@@ -30,7 +30,7 @@ COMMANDS = {
 }
 GROUPS = {
     "experiment": {
-        "run": "Tune and train every arm of a plan, test differences, write a report.",
+        "run": "Tune and train every arm of a plan, test differences, report.",
         "tune": "Only sweep the learning rate of every arm of a plan.",
         "ablate": "Run the plan `ablation`: change one design choice at a time.",
         "cost": "Show what each arm costs: parameters, operations, memory, time.",

@@ -94,100 +94,102 @@ class Gpt2Config(Config):
     refusal = "This configuration cannot be used:"
 
     num_layers: Depth = 6
-    """Number of layers: the steps of the default grid over depth."""
+    """Number of layers, which are the steps of the default grid over depth."""
     hidden_dim: Size = 256
     """Width of the residual stream."""
     num_heads: Size = 4
-    """Number of attention heads; hidden_dim is a multiple of it."""
+    """Number of attention heads; it must divide hidden_dim."""
     vocab_size: PositiveInt = 256
     """Number of token ids."""
     max_position_embeddings: PositiveInt = 512
-    """Longest sequence."""
+    """Maximum sequence length, in tokens."""
     use_bias: bool | None = None
-    """Biases in linear maps and norms. None: gpt2 yes, others no."""
+    """Use biases in linear maps and norms. None: by flavour (gpt2 yes, others no)."""
     activation_function: Literal["gelu", "relu", "relu2", "silu"] | None = None
-    """Activation of the MLP; relu2 is relu squared. None: gpt2 gelu, llama silu, modern relu2."""
+    """Activation of the MLP; relu2 is relu squared. None: by flavour (gpt2 gelu, llama silu, modern
+    relu2)."""
     attn_pdrop: Probability = 0.0
-    """Dropout on attention probabilities."""
+    """Dropout probability on attention weights."""
     resid_pdrop: Probability = 0.0
-    """Dropout on the output of each part."""
+    """Dropout probability on the output of each part of a layer."""
     embd_pdrop: Probability = 0.0
-    """Dropout on embeddings."""
+    """Dropout probability on embeddings."""
 
     mlp_ratio: Ratio = 4.0
     """Hidden width of the MLP, as a multiple of hidden_dim."""
     flavour: Literal["gpt2", "llama", "modern"] = "gpt2"
-    """Defaults of fields that are None. gpt2: a transformer of 2019. llama: RMS norms, rotary
-    positions, a gated MLP, no biases. modern: as llama without the gate, and with newer choices."""
+    """Defaults for architecture options that are None. gpt2: a transformer of 2019. llama: RMS norms,
+    rotary positions, gated MLP, no biases. modern: llama without the gate, plus newer choices."""
     positions: Literal["learned", "rotary"] | None = None
-    """Position encoding: a learned table, or rotary. None: gpt2 learned, others rotary."""
+    """Position encoding: a learned table, or rotary. None: by flavour (gpt2 learned, others rotary)."""
     norm_kind: Literal["layer", "rms"] | None = None
-    """Kind of norm before each part and before the output projection. None: gpt2 layer, others rms."""
+    """Norm before each part and the output projection. None: by flavour (gpt2 layer, others rms)."""
     gated_mlp: bool | None = None
-    """Gated MLP, in which a second branch scales the first. None: llama yes, others no."""
+    """Use a gated MLP, where a second branch scales the first. None: by flavour (only llama yes)."""
     embedding_norm: bool | None = None
-    """Norm on the embeddings. None: modern yes, others no."""
+    """Apply a norm to the embeddings. None: by flavour (only modern yes)."""
     qk_norm: bool | None = None
-    """RMS norm on the queries and keys of every head. None: modern yes, others no."""
+    """Apply an RMS norm to the queries and keys of every head. None: by flavour (only modern yes)."""
     zero_outputs: bool | None = None
-    """Initialize the last map of every part with zeros. None: modern yes, others no."""
+    """Initialize the last linear map of every part to zero. None: by flavour (only modern yes)."""
     mix_embedding: bool | Literal["gate"] | None = None
-    """Every layer reads a learned mix of its input and the embedding. gate: the embedding's share also
-    depends on the token. None: modern yes, others no."""
+    """Feed every layer a learned mix of its input and the embedding. gate: the embedding's share also
+    depends on the token. None: by flavour (only modern yes)."""
     value_residual: bool | None = None
-    """Attention values are a learned mix with those of the first layer. None: modern yes, others no."""
+    """Mix attention values with those of the first layer, by learned weights. None: by flavour (only
+    modern yes)."""
     logit_cap: Positive | Literal["none"] | None = None
-    """Soft cap of logits: cap tanh(logits / cap). None: modern 15, others none."""
+    """Soft cap of logits: cap tanh(logits / cap). None: by flavour (modern 15, others none)."""
     streams: Annotated[int, Bound("1 to 4", 1, 5)] = 1
-    """Number of residual streams, 1 to 4 (hyper-connections); every part reads and writes a learned
-    mix."""
+    """Number of residual streams, 1 to 4 (hyper-connections); every part reads and writes a learned mix
+    of the streams."""
     stream_mix: Literal["static", "input", "manifold"] = "static"
-    """Mix of several residual streams: parameters, functions of each token, or functions of each token
-    that are doubly stochastic."""
+    """How several residual streams are mixed. static: by parameters. input: by functions of each token.
+    manifold: by functions of each token, kept doubly stochastic."""
     mix_streams: Literal["layers", "ends"] = "layers"
-    """Mixing of several residual streams: around every part, or only at the ends of passes
-    through a loop."""
+    """Places at which several residual streams are mixed. layers: around every part. ends: only at the
+    ends of passes through a loop."""
     num_kv_heads: int | None = None
-    """Number of key and value heads (grouped-query attention), a divisor of num_heads. None:
+    """Number of key and value heads (grouped-query attention); it must divide num_heads. None: same as
     num_heads."""
     tie_embeddings: bool = False
     """Use the token embedding as the output projection."""
     norm_epsilon: Positive = 1e-5
-    """Epsilon that is added to the variance in norms."""
+    """Epsilon added to the variance in norms."""
     rotary_base: Positive = 10000.0
-    """Base of rotary positions: pair k of D channels turns by position * rotary_base^(-2 k / D)."""
+    """Base of rotary positions: pair k of D channels rotates by position * rotary_base^(-2 k / D)."""
 
     weights: Family | None = None
-    """Weight family, such as shared or {family: gated, gate: both}. None: that of the named model."""
+    """Weight family, such as shared or {family: gated, gate: both}. None: as in the named model."""
     parts: tuple[Part, ...] | None = None
-    """Parts of a layer: attention, mlp, {part: ssm, state_size: 16}. None: those of the named model."""
+    """Parts of a layer: attention, mlp, {part: ssm, state_size: 16}. None: as in the named model."""
     order: Order | None = None
-    """Order of a layer's parts. sequential: each part sees the output of the one before. parallel: all
-    see the layer's input. None: that of the named model."""
+    """Order of a layer's parts. sequential: each part reads the output of the previous one. parallel:
+    all read the layer's input. None: as in the named model."""
     integrator: Integrator | None = None
-    """Integrator over depth: residual, euler, heun, rk4, {method: adaptive, rtol: 1e-4}. None: that of
+    """Integrator over depth: residual, euler, heun, rk4, {method: adaptive, rtol: 1e-4}. None: as in
     the named model."""
     adapter: Adapter | None = None
-    """Adapter around linear maps, which is trained instead of them, such as {method: lora, rank: 4}."""
+    """Adapter that is trained in place of the linear maps it wraps, such as {method: lora, rank: 4}."""
 
     time_embedding: Literal["sinusoidal", "learned_fourier", "layer_vector"] = "sinusoidal"
-    """Features of the layer time t that time networks see."""
+    """Features of the layer time t that the time networks get as input."""
     layer_time: Literal["true", "half"] = "true"
-    """Layer time that time networks see: each layer's own, or one half for all layers (a control)."""
+    """Layer time that the time networks get. true: each layer's own. half: 0.5 for all (a control)."""
     time_embed_dim: Size = 64
     """Hidden width of the time networks; also the number of basis matrices of generated weights."""
     sinusoidal_dim: Size = 32
     """Number of frequencies of the time embedding."""
     time_frequency: Positive = 1000.0
-    """Largest frequency of a sinusoidal time embedding; smaller values let weights change more
-    slowly."""
+    """Largest frequency of a sinusoidal time embedding; with smaller values, weights change more slowly
+    over depth."""
 
     compute_dtype: Literal["float32", "mixed", "bfloat16"] = "float32"
-    """Type of activations and matrix products; parameters and time stay float32. mixed: only the
-    operands of large products are rounded to bfloat16, where the CPU has instructions for it."""
+    """Data type of activations and matrix products; parameters and layer times stay float32. mixed:
+    only operands of large products are rounded to bfloat16, if the CPU has instructions for it."""
     remat: Literal["auto", "none", "dots", "full"] = "auto"
-    """What the backward pass recomputes. none: nothing. dots: all but matrix products. full: whole
-    layers. auto: none where a few layers fit into memory, otherwise dots."""
+    """What the backward pass recomputes to save memory. none: nothing. dots: all but matrix products.
+    full: whole layers. auto: none if a few layers fit into memory, otherwise dots."""
 
     def __post_init__(self) -> None:
         problems = self._read_variants() + problems_of(self)
@@ -283,13 +285,13 @@ def _head_problems(config: Gpt2Config) -> list[str]:
         )
     elif config.choice("positions") == "rotary" and hidden // heads % 2:
         problems.append(
-            f"heads are {hidden // heads} wide; rotary positions turn pairs of channels, "
+            f"heads are {hidden // heads} wide; rotary positions rotate pairs of channels, "
             "so choose an even hidden_dim / num_heads."
         )
     if kv_heads is not None and (kv_heads < 1 or heads % kv_heads):
         problems.append(
             f"num_kv_heads is {kv_heads}; expected a divisor of num_heads {heads}, "
-            "so that every head of keys serves the same number of queries."
+            "so that every key head serves the same number of query heads."
         )
     return problems
 
@@ -301,18 +303,20 @@ def _stream_problems(config: Gpt2Config) -> list[str]:
         return []
     if not method.has_grid:
         return [
-            f"streams is {config.streams}, and the integrator {method} chooses its steps by the error "
-            "of one stream; use one with fixed steps (residual, euler, heun, rk4), or 1 stream."
+            f"streams is {config.streams}, but the integrator {method} chooses its steps by the error "
+            "of a single stream; use one with fixed steps (residual, euler, heun, rk4), or 1 stream."
         ]
     if config.mix_streams == "layers":
         return []
     problems = []
     if method.name not in ("residual", "euler"):
-        problems.append(f"mix_streams: {method} has stages inside of layers; use residual or euler.")
+        problems.append(
+            f"mix_streams is 'ends', but {method} has stages inside layers; use residual or euler."
+        )
     if config.weights is not None and "ends" not in config.weights.words(config):
         problems.append(
-            f"mix_streams is 'ends', and weights {config.weights} has no loop; use looped with a plan "
-            "like 1 + 2x2 + 1, or name ends among the parts of layers."
+            f"mix_streams is 'ends', but weights {config.weights} has no loop; use looped with a plan "
+            "like 1 + 2x2 + 1, or list ends among the parts of layers."
         )
     return problems
 
@@ -321,9 +325,9 @@ def _part_problems(config: Gpt2Config) -> list[str]:
     parts = config.parts
     problems = []
     if int(config.hidden_dim * config.mlp_ratio) < 1:
-        problems.append(f"mlp_ratio {config.mlp_ratio} leaves the MLP no hidden unit.")
+        problems.append(f"mlp_ratio {config.mlp_ratio} leaves the MLP without hidden units.")
     if parts is not None and (not parts or len({part.name for part in parts}) < len(parts)):
         names = ", ".join(part.name for part in parts) or "empty"
-        problems.append(f"parts is {names}; expected at least one part and none twice.")
+        problems.append(f"parts is {names}; expected at least one part, and each only once.")
     problems += [problem for part in parts or () for problem in part.misfits(config)]
     return problems if config.weights is None else problems + config.weights.misfits(config)

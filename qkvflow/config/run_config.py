@@ -39,11 +39,11 @@ class GroupConfig(Config):
     refusal = "This group cannot be trained:"
 
     optimizer: str | None = None
-    """Optimizer of the group; None: that of the run."""
+    """Optimizer for the group; None: the optimizer of the run."""
     rate: Positive = 1.0
-    """Factor on the learning rate of the group."""
+    """Factor by which the learning rate is multiplied for the group."""
     weight_decay: NotNegative | None = None
-    """Decoupled weight decay of the group; None: that of the run."""
+    """Decoupled weight decay for the group; None: the weight decay of the run."""
 
 
 @strict
@@ -54,32 +54,32 @@ class OptimizerConfig(Config):
     refusal = "This optimizer cannot be used:"
 
     name: str = "adamw"
-    """Optimizer: muon, or any of optax that takes a learning rate and gradients: adamw, lion, ..."""
+    """Optimizer: muon, or an optax one that takes a learning rate and gradients: adamw, lion, ..."""
     learning_rate: Positive = 3e-4
     """Peak learning rate, after warm-up."""
     schedule: str = "cosine"
     """Learning-rate schedule after warm-up: cosine, linear, constant, wsd (constant, then a linear
-    decay over the last fifth; schedule_options: {decay: 0.2}), or any schedule of optax by its full
-    name."""
+    decay over the last fifth; schedule_options: {decay: 0.2}), or the full name of any optax
+    schedule."""
     warmup: NotNegativeInt | None = None
-    """Steps over which the learning rate rises to its peak, at most half of the run. None: a tenth of
-    the run, at most 100."""
+    """Number of warm-up steps, over which the learning rate rises to its peak; at most half of the run.
+    None: a tenth of the run, at most 100."""
     final: NotNegative = 0.1
-    """Final learning rate of cosine, linear and wsd, as a share of the peak."""
+    """Final learning rate of cosine, linear and wsd schedules, as a share of the peak."""
     weight_decay: NotNegative = 0.1
-    """Decoupled weight decay: each step takes this share, times the learning rate, off the weights."""
+    """Decoupled weight decay: each step shrinks the weights by this share times the learning rate."""
     clip: NotNegative = 1.0
-    """Maximum norm of the whole gradient; 0: no clipping."""
+    """Maximum global gradient norm, to which larger gradients are clipped; 0: no clipping."""
     ema: Probability = 0.0
-    """Decay of an exponential moving average of the weights, which is evaluated and exported: 0.99
-    averages over about 100 steps. 0: no average."""
+    """Decay of an exponential moving average of the weights, which then is what is evaluated and
+    exported; 0.99 averages over about 100 steps. 0: no averaging."""
     groups: dict[str, GroupConfig] = field(default_factory=dict)
-    """Settings of groups of arrays, by group (embedding, base, time_network, head), kind (matrix,
-    vector, norm, bias) or path pattern: {embedding: {rate: 0.3}}. The last match wins."""
+    """Settings for some of the arrays, selected by group (embedding, base, time_network, head), kind
+    (matrix, vector, norm, bias) or path pattern: {embedding: {rate: 0.3}}. The last match wins."""
     options: dict[str, Option] = field(default_factory=dict)
-    """Further arguments of the optimizer, such as b2: 0.95."""
+    """Additional arguments of the optimizer, such as b2: 0.95."""
     schedule_options: dict[str, Option] = field(default_factory=dict)
-    """Arguments of the schedule, such as decay of wsd; learning_rate is its peak."""
+    """Additional arguments of the schedule, such as decay for wsd; its peak is learning_rate."""
 
     def problems(self) -> list[str]:
         """Options that no file of a run could hold."""
@@ -94,21 +94,21 @@ class OptimizerConfig(Config):
 @strict
 @dataclass(frozen=True)
 class StartConfig(Config):
-    """A trained model that a run goes on from; `qkvflow.finetune` makes it."""
+    """A trained model that a run starts from; `qkvflow.finetune` makes it."""
 
     refusal = "This run has no start:"
 
     checkpoint: str = ""
-    """Directory of the base: a run, a checkpoint, or an exported model."""
+    """Directory of the base model: a run, a checkpoint, or an exported model."""
     digest: str = ""
-    """sha256 of the base's arrays: another base under that name is refused."""
+    """SHA-256 of the arrays of the base model; a different model in its directory is refused."""
     depth: Depth | None = None
-    """Number of layers at which the base's weights are sampled; None: its own depth, and its own
+    """Number of layers at which the base model's weights are sampled; None: keep its depth and weight
     curves."""
     train: Literal["all", "adapter", "embeddings_and_norms"] = "all"
-    """Arrays that are trained; all others stay unchanged."""
+    """Arrays to train; all others stay unchanged."""
     also: tuple[str, ...] = ()
-    """Further arrays that change, by patterns over their paths: transformer.wte.*, lm_head.*."""
+    """Additional arrays to train, by path pattern: transformer.wte.*, lm_head.*."""
 
     def problems(self) -> list[str]:
         """Of a base, both its place and its digest are needed."""
@@ -119,32 +119,32 @@ class StartConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig(Config):
-    """What all training has, be it of fresh weights or of a base: batches, how it is watched."""
+    """Settings common to training from scratch and fine-tuning: batches, evaluations, checkpoints."""
 
     least_coverage: Share = 0.99
-    """Smallest share of the text's bytes that the tokenizer has to reproduce; below it the text is
+    """Minimum share of the text's bytes that the tokenizer must reproduce; below it, the text is
     refused."""
     steps: NotNegativeInt = 1000
     """Number of training steps."""
     batch_size: Count = 8
     """Windows of text per step."""
     accumulate: Count = 1
-    """Microbatches per step, computed one after the other to save memory."""
+    """Number of microbatches to split each batch into, to save memory (gradient accumulation)."""
     seed: NotNegativeInt = 0
-    """Random seed of fresh weights, data order and dropout."""
+    """Random seed for initial weights, data order and dropout."""
 
     eval_every: Count = 250
-    """Steps between evaluations on the valid split."""
+    """Training steps between evaluations on the valid split."""
     eval_tokens: Count | None = 65_536
-    """Tokens of the valid split used for evaluations during training, the same each time; None: all."""
+    """Tokens of the valid split used for evaluations during training, always the same; None: all."""
     save_every: Count = 250
-    """Steps between checkpoints."""
+    """Training steps between checkpoints."""
     keep: Count = 2
-    """Number of newest checkpoints to keep, besides the best one."""
+    """Number of latest checkpoints to keep, besides the best one."""
     log_every: Count = 10
-    """Steps between lines of metrics.jsonl."""
+    """Training steps between entries in metrics.jsonl."""
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
-    """Experiment trackers that get the metrics, besides metrics.jsonl."""
+    """Experiment trackers to also send the metrics to; metrics.jsonl is always written."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     """Optimizer, learning rate, schedule."""
 
@@ -152,7 +152,7 @@ class TrainingConfig(Config):
 @strict
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(TrainingConfig):
-    """A training run. All that decides its result is here, and goes into every checkpoint.
+    """A training run. Everything that determines its result is here, and goes into every checkpoint.
 
     Examples:
         >>> run = RunConfig(model="shared", steps=10, architecture=Gpt2Config(hidden_dim=64))
@@ -165,50 +165,50 @@ class RunConfig(TrainingConfig):
     model: str = "time_indexed_mlp"
     """Name of the model: standard, tong_neuralode, time_indexed_mlp, time_indexed_ssm, ..."""
     data: str = "embedded"
-    """A corpus (embedded, wikitext-2, wikitext-103, markov, hops, addition, hf:OWNER/NAME) or a path to
-    text."""
+    """Text to train on: a corpus (embedded, wikitext-2, wikitext-103, markov, hops, addition,
+    hf:OWNER/NAME) or a path."""
     documents: Count | None = 10_000
-    """Documents to stream from hf:OWNER/NAME; None: all."""
+    """Number of documents to stream from hf:OWNER/NAME; None: all."""
     tokenizer: str = "char"
-    """byte, char, bpe (trained on the train split), or a path to a tokenizer.json."""
+    """Tokenizer: byte, char, bpe (trained on the train split), or a path to a tokenizer.json."""
     bpe_size: Annotated[int, Bound(f"1 to {LARGEST_BPE:,}", 1, LARGEST_BPE + 1)] = 8192
-    """Vocabulary size of a trained bpe tokenizer."""
+    """Vocabulary size, if the tokenizer is bpe."""
     length: Count = 128
-    """Tokens per window; also the longest sequence of the model."""
+    """Tokens per window; also the maximum sequence length of the model."""
     depths: tuple[int, ...] = ()
-    """Numbers of layers from which each training step draws its depth; empty: the model's own depth."""
+    """Numbers of layers to train at, of which each step draws one; empty: the model's own depth."""
     depth_weights: tuple[float, ...] = ()
-    """Relative frequencies of the depths; empty: all alike."""
+    """Relative frequency of each value in depths; empty: all equal."""
     depth_jitter: Probability = 0.0
-    """Random shift of layer times in every step, as a share of the distance between layers, so that
-    curves are also trained between layers; needs depths."""
+    """Random shift of the layer times in each step, as a share of the spacing between layers, so that
+    weights are also trained between layers; needs depths."""
     deepen_at: Probability = 0.0
-    """Share of the run that is trained at the smallest of depths before others are drawn."""
+    """Initial share of the run that trains only at the smallest value in depths; 0: none."""
     taught: Share = 0.0
-    """Share of the loss at shallow depths that is distillation from the deepest of depths, which is
-    then also trained in every step."""
+    """Weight of distillation in the loss at shallow depths, 0 to 1; the teacher is the largest value in
+    depths, which is then trained in every step."""
     answers_only: bool = False
-    """Train, and measure the loss, on the tokens of answers alone; needs a text of questions (hops,
-    addition)."""
+    """Compute the loss, in training and evaluation, on the tokens of answers only; needs a
+    question-answer corpus (hops, addition)."""
     speed_penalty: NotNegative = 0.0
-    """Weight in the loss of the squared speed of the residual stream over depth (optimal-transport
-    regularisation); the speed is averaged over tokens and width and integrated over all steps."""
+    """Weight of an extra loss term, the squared speed of the residual stream averaged over tokens and
+    width and integrated over depth (optimal-transport regularisation); 0: none."""
     seeds: Annotated[int, Bound(f"1 to {MOST_SEEDS:,}", 1, MOST_SEEDS + 1)] = 1
-    """Number of models trained at once in one program, with the seeds seed, seed + 1, ..."""
+    """Number of models to train together in one program, with seeds seed, seed + 1, ..."""
     parallel: Literal["data", "fsdp"] = "data"
-    """Parallelism over several devices. data: each has all parameters. fsdp: parameters are sharded."""
+    """Parallelism over several devices. data: replicated parameters. fsdp: sharded parameters."""
     continued: tuple[int, ...] = ()
-    """Steps at which the run had ended before it went on (--continue-to). Up to each, the learning rate
-    is that of a run of so many steps; from there it rises to that of the longer run."""
+    """Numbers of steps at which the run ended before --continue-to extended it. Up to each, the
+    learning rate is that of a run of this length; then it warms up to that of the longer run."""
     final_tokens: Count | None = None
     """Tokens of the valid split used for the final evaluation; None: all."""
     plugins: tuple[str, ...] = ()
-    """Python files of your own that register what the run names; on the command line: --plugin FILE."""
+    """Python files that register variants named in this run; on the command line use --plugin FILE."""
 
     architecture: Gpt2Config = field(default_factory=Gpt2Config)
     """Shape of the model, its weights over depth, its integrator."""
     start: StartConfig | None = None
-    """Trained model to start from, which decides the architecture. None: fresh weights."""
+    """Trained model to start from, which determines the architecture. None: random initial weights."""
 
     def problems(self) -> list[str]:
         """A sentence for every relation that does not hold."""
@@ -236,8 +236,8 @@ class RunConfig(TrainingConfig):
 
 
 _DECIDED_BY_THE_RUN = {
-    "vocab_size": "the tokenizer's",
-    "max_position_embeddings": "the run's length",
+    "vocab_size": "the tokenizer",
+    "max_position_embeddings": "length",
 }
 
 
@@ -250,16 +250,16 @@ def _relations(run: RunConfig) -> list[str]:
     if run.accumulate > 0 and run.batch_size % run.accumulate:
         problems.append(
             f"batch_size {run.batch_size} is not divisible by accumulate {run.accumulate}; "
-            "microbatches are of one size."
+            "all microbatches have the same size."
         )
     stages = (0, *run.continued, run.steps)
     if run.continued and any(later <= earlier for earlier, later in pairwise(stages)):
         problems.append(
             f"continued is {shown(list(run.continued))} in a run of {run.steps} steps; expected the "
-            "numbers of steps after which it had ended, each larger than the one before it."
+            "numbers of steps at which it ended before, in increasing order."
         )
     if not all(1 <= depth < LAYERS for depth in run.depths) or len({*run.depths}) < len(run.depths):
-        expected = f"different ones, at least 1, below {LAYERS:,}"
+        expected = f"distinct numbers, at least 1, below {LAYERS:,}"
         problems.append(f"depths is {shown(list(run.depths))}; expected {expected}.")
     problems += _depth_relations(run)
     if run.seed <= LARGEST_SEED < run.seed + run.seeds - 1:
@@ -271,22 +271,22 @@ def _relations(run: RunConfig) -> list[str]:
 def _depth_relations(run: RunConfig) -> list[str]:
     """What is said of depths where there are none, or not of each of them."""
     problems = [
-        f"{name} is {getattr(run, name)} and depths is empty; name the depths."
+        f"{name} is {getattr(run, name)} but depths is empty; set depths as well."
         for name in ("depth_jitter", "deepen_at", "taught")
         if getattr(run, name) and not run.depths
     ]
     if run.answers_only and run.taught:
-        problems.append(f"answers_only: taught is {run.taught}, which is of all tokens; leave one out.")
+        problems.append(f"answers_only: taught is {run.taught}, which uses all tokens; leave one out.")
     if run.speed_penalty and run.taught:
         problems.append(
-            f"speed_penalty: taught is {run.taught}, which has a loss of its own; leave one out."
+            f"speed_penalty cannot be combined with taught, which is {run.taught}; leave one out."
         )
     weights = run.depth_weights
     are_weights = all(0 <= weight < math.inf for weight in weights) and sum(weights) > 0
     if weights and (len(weights) != len(run.depths) or not are_weights):
         problems.append(
-            f"depth_weights is {shown(list(weights))}; expected a number for each of depths, none "
-            "below 0 and not all 0."
+            f"depth_weights is {shown(list(weights))}; expected one number, at least 0, for each "
+            "of depths, and not all 0."
         )
     return problems
 
@@ -295,11 +295,11 @@ def _start_relations(run: RunConfig) -> list[str]:
     """What a base decides, or where there is none, the run."""
     if run.start is not None:
         longest = run.architecture.max_position_embeddings
-        taken = f"length is {run.length}; the model that it starts from takes {longest}."
+        taken = f"length is {run.length}; the model that it starts from takes at most {longest}."
         return [taken] if run.length > longest else []
     plain = Gpt2Config()
     problems = [
-        f"architecture.{name} is {meaning} in a run; leave it out."
+        f"architecture.{name} is set by {meaning} in a run; leave it out."
         for name, meaning in _DECIDED_BY_THE_RUN.items()
         if getattr(run.architecture, name) != getattr(plain, name)
     ]

@@ -78,7 +78,9 @@ class Variants(Registry[type[_Variant]], Generic[_Variant]):
             return value
         table = {self.base.word: value} if isinstance(value, str) else value
         if not isinstance(table, Mapping) or not isinstance(table.get(self.base.word), str):
-            problem = f"{value!r}; expected a name, or a table like {{{self.base.word}: NAME, ...}}."
+            problem = (
+                f"got {value!r}; expected a name, or a table like {{{self.base.word}: NAME, ...}}."
+            )
             raise ConfigError(f"The {self.kind} cannot be used:", [problem])
         variant = self[table[self.base.word]]
         return self._made(variant, {name: v for name, v in table.items() if name != self.base.word})
@@ -100,7 +102,7 @@ class Variants(Registry[type[_Variant]], Generic[_Variant]):
 
 
 def _known(name: str, known: list[str]) -> str:
-    return nearest(name, known) if known else "It has none."
+    return nearest(name, known) if known else "It has no settings."
 
 
 class Family(Variant):
@@ -127,7 +129,7 @@ class Family(Variant):
 
         `like` has the axes of that map. Only of families that say so (`goes_around`).
         """
-        raise NotImplementedError(f"{self.name} goes around no other curve")
+        raise NotImplementedError(f"{self.name} cannot wrap other curves")
 
     def misfits(self, config: "Gpt2Config") -> list[str]:
         """A sentence for everything in a config that this family does not go with."""
@@ -194,7 +196,7 @@ class Integrator(Variant):
         """
         raise ConfigError(
             f"The integrator {self.name!r} cannot be trained with a speed_penalty:",
-            ["it does not say how fast x is. Use a fixed-step one: residual, euler, heun, rk4."],
+            ["it does not compute the speed of x. Use a fixed-step one: residual, euler, heun, rk4."],
         )
 
     @property
@@ -212,14 +214,14 @@ class Adapter(Variant):
     """Whether it can be used at other depths than the one it was trained at."""
 
     rank: Size = 8
-    """Rank of the low-rank factors."""
+    """Rank of the low-rank factors; more rank means more trained parameters."""
     alpha: Positive = 16.0
-    """Scale of a product of factors without depth of its own: it is multiplied by alpha / rank."""
+    """Scale of factors that do not depend on depth: their product is multiplied by alpha / rank."""
     maps: tuple[str, ...] = ("*.*",)
-    """Linear maps with an adapter, by pattern: attention.qkv, mlp.*, lm_head. *.*: all of a layer."""
+    """Linear maps to adapt, by pattern: attention.qkv, mlp.*, lm_head. *.*: all maps of every layer."""
 
     def problems(self) -> list[str]:
-        return [] if self.maps else ["maps is empty; expected at least one name of a linear map."]
+        return [] if self.maps else ["maps is empty; expected the name of at least one linear map."]
 
     @abstractmethod
     def around(self, curve: Any, config: "Gpt2Config", *, key: Any) -> Any:

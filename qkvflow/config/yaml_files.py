@@ -34,11 +34,11 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()
         if isinstance(event, yaml.AliasEvent):
-            raise _refusal(f"*{event.anchor} is an alias; write what it stands for", event)
+            raise _refusal(f"*{event.anchor} is an alias; write out what it stands for", event)
         if getattr(event, "tag", None) is not None:
             raise _refusal(f"{event.tag} is a tag; leave it out", event)
         if self.depth == DEEPEST:
-            raise _refusal(f"more than {DEEPEST} tables or lists within each other", event)
+            raise _refusal(f"tables or lists are nested more than {DEEPEST} deep", event)
         self.depth += 1
         node = super().compose_node(parent, index)
         self.depth -= 1
@@ -53,7 +53,7 @@ class _Loader(yaml.SafeLoader):
         except (ValueError, OverflowError):
             read = None
         if read is None:
-            raise _refusal(f"{node.value[:LONGEST_NUMBER]!r} is no {kind} that can be used", node)
+            raise _refusal(f"{node.value[:LONGEST_NUMBER]!r} is not a usable {kind}", node)
         return read
 
 
@@ -84,7 +84,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     content = loader.construct_mapping(node, deep=True)
     if len(content) < len(node.value):
         names = Counter(loader.construct_object(key) for key, _ in node.value)
-        raise _refusal(f"{names.most_common(1)[0][0]!r} stands there twice", node)
+        raise _refusal(f"{names.most_common(1)[0][0]!r} is given twice", node)
     return content
 
 
@@ -97,7 +97,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """The table that a YAML file holds.
 
     Raises:
-        ConfigError: it cannot be read, or is no plain YAML, or no table.
+        ConfigError: it cannot be read, or is not plain YAML, or no table.
     """
     try:
         with path.open(encoding="utf-8") as file:
@@ -106,7 +106,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         problem = f"{error.strerror or error}. Name a YAML file{_instead(path)}."
         raise ConfigError(f"{path} cannot be read:", [problem]) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no plain YAML:", [f"{error}"]) from error
+        raise ConfigError(f"{path} is not plain YAML:", [f"{error}"]) from error
     return read_yaml_text(text, str(path))
 
 
@@ -119,13 +119,13 @@ def _instead(path: Path) -> str:
 def read_yaml_text(text: str, source: str = "The text") -> dict[str, Any]:
     """The table that a YAML text holds."""
     if len(text) > LARGEST:
-        problem = f"it has more than {LARGEST:,} characters; is it the file that you meant?"
-        raise ConfigError(f"{source} is no plain YAML:", [problem])
+        problem = f"it has more than {LARGEST:,} characters; is this the file you meant?"
+        raise ConfigError(f"{source} is not plain YAML:", [problem])
     try:
         content = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         problem = " ".join(str(error).split())
-        raise ConfigError(f"{source} is no plain YAML:", [problem]) from error
+        raise ConfigError(f"{source} is not plain YAML:", [problem]) from error
     if not isinstance(content, dict):
         kind = "empty" if content is None else f"a {type(content).__name__}"
         raise ConfigError(f"{source} is {kind}:", ["expected lines of the form name: value."])

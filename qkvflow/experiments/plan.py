@@ -17,7 +17,7 @@
     judge_best: true      # runs are also judged at their best evaluation
     depths: [2, 4, 8]     # every trained model is also judged with so many layers
     plugins: [mine.py]    # Python files that register what the runs name; docs/extending.md
-    like: main            # all that is not said here is as in that plan
+    like: main            # everything not set here is taken from that plan
 
 Every arm sees the same text in the same order under the same seed, and draws its weights from the same
 stream of random numbers. An arm may have another text; it is compared with arms of that text.
@@ -68,18 +68,18 @@ _COMMON = (*_READ_ALIKE, "answers_only", "eval_tokens", "final_tokens")
 @strict
 @dataclass(frozen=True)
 class ArmStart(Config):
-    """Trained models that the runs of an arm go on from: of every seed that of the same seed."""
+    """Trained models that the runs of an arm start from: each seed from the model of the same seed."""
 
     refusal = "This start cannot be made:"
 
     arm: str
-    """DIR/ARM: an arm of the experiment in DIR, a directory beside this one, or an absolute path."""
+    """Base models as DIR/ARM: an arm of the experiment in DIR, next to this one or an absolute path."""
     depth: Depth | None = None
-    """Layers at which the base's weights are sampled; None: its own depth, and its own curves."""
+    """Number of layers at which the base's weights are sampled; None: keep its depth and curves."""
     train: Literal["all", "adapter", "embeddings_and_norms"] = "all"
-    """Arrays that are trained; all others stay unchanged."""
+    """Arrays to train; all others stay unchanged."""
     also: tuple[str, ...] = ()
-    """Further arrays that change, by patterns over their paths: transformer.wte.*, lm_head.*."""
+    """Additional arrays to train, by path pattern: transformer.wte.*, lm_head.*."""
 
     def problems(self) -> list[str]:
         """A name that is not that of an arm elsewhere."""
@@ -100,19 +100,19 @@ class Arm:
     name: str
     """Name of the arm, and of its directory."""
     table: dict[str, Any]
-    """The settings that the plan names, in today's layout; all others have their defaults."""
+    """Settings given by the plan, in the current layout; all others have their defaults."""
     parameters_of: str | None = None
-    """Arm whose number of parameters is matched by changing the width."""
+    """Arm whose number of parameters is matched, by changing the width."""
     flops_of: str | None = None
-    """Arm whose operations of all training are matched by changing the number of steps."""
+    """Arm whose total training operations are matched, by changing the number of steps."""
     start: ArmStart | None = None
-    """Trained model that the runs start from; None: fresh weights."""
+    """Trained models that the runs start from; None: random initial weights."""
     learning_rates: tuple[float, ...] = ()
-    """Learning rates of a sweep for this arm alone; empty: those of the plan."""
+    """Learning rates of the sweep for this arm only; empty: those of the plan."""
     also: Values | None = None
-    """Other settings of a sweep for this arm alone; None: those of the plan."""
+    """Other settings of the sweep for this arm only; None: those of the plan."""
     changes: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """Table of what differs from the base, as it was written."""
+    """Table of differences from the base, as written in the plan."""
 
     @cached_property
     def run(self) -> RunConfig:
@@ -151,35 +151,35 @@ class Plan(Config):
     refusal = "This experiment cannot be made:"
 
     base: dict[str, object]
-    """Table of the settings that all arms share."""
+    """Table of settings that all arms share."""
     arms: tuple[Arm, ...]
     """Arms to compare."""
     seeds: tuple[int, ...]
     """Seeds that every arm is trained with."""
     sweep: Sweep | None = None
-    """How the learning rate of every arm is tuned; None: it is not."""
+    """Learning-rate sweep for every arm; None: no tuning."""
     reference: str = ""
     """Arm that all others are compared with."""
     margin: Positive = 0.01
-    """Equivalence margin in nats, fixed before any run."""
+    """Equivalence margin in nats per token, fixed before any run."""
     test: bool = False
-    """Whether the test split is evaluated, once, when a run has ended."""
+    """Whether to evaluate on the test split, once, at the end of each run."""
     contrasts: tuple[Pair, ...] | None = None
-    """Pairs of arms that the plan is about, for which tests are corrected; None: all pairs. ARM@DEPTH
-    is an arm at one of the plan's depths."""
+    """Pairs of arms to test, with p-values corrected over these pairs; None: all pairs. ARM@DEPTH is an
+    arm at one of the plan's depths."""
     plugins: tuple[str, ...] = ()
-    """Python files that register what the runs name."""
+    """Python files that register variants named in the runs."""
     depths: tuple[Depth, ...] = ()
-    """Numbers of layers at which every trained model is evaluated, besides its own."""
+    """Numbers of layers at which every trained model is evaluated, besides its own depth."""
     depth_tokens: Count | None = None
-    """Tokens of the valid split for the evaluation at these depths; None: all."""
+    """Tokens of the valid split used for evaluation at the plan's depths; None: all."""
     judge_best: bool = False
-    """Whether runs are also judged at their best evaluation on the valid split, with the model of that
-    step: where text is repeated, the last is not the best."""
+    """Whether to also judge runs by the model at their best evaluation on the valid split; useful if
+    training repeats the text, because the last model is then not the best."""
     unit_steps: bool = False
-    """Whether steps are 1 at these depths, so that more layers are more steps and not finer ones."""
+    """Whether to use step size 1 at the plan's depths: more layers then add steps, not finer steps."""
     trial: bool = False
-    """Whether it is a trial that only checks whether everything works (`trial_of`)."""
+    """Whether this is a trial that only checks that everything works (`trial_of`)."""
 
     def problems(self) -> list[str]:
         """What does not fit together."""
@@ -188,12 +188,12 @@ class Plan(Config):
         if arms and self.reference not in arms:
             problems.append(f"reference is {self.reference!r}. {nearest(self.reference, arms)}")
         for seed in {*self.seeds} & {*(self.sweep.seeds if self.sweep else ())}:
-            problems.append(f"sweep: seed {seed} is one of the runs' seeds; take another.")
+            problems.append(f"sweep: seed {seed} is one of the runs' seeds; choose another.")
         for arm in self.arms:
             problems += [f"{arm.name}: {problem}" for problem in _matching_problems(arm, arms)]
             if self.sweep is None and (arm.learning_rates or arm.also is not None):
                 own = "learning_rates" if arm.learning_rates else "also"
-                problems.append(f"{arm.name}: {own} are of a sweep, and the plan has none.")
+                problems.append(f"{arm.name}: {own} needs a sweep, but the plan has none.")
         texts = {arm.name: arm.text for arm in self.arms}
         return problems + contrast_problems(self.contrasts or (), texts, self.depths)
 
@@ -315,7 +315,7 @@ class Plan(Config):
             problems.append(f"name at least one of {', '.join(known)}.")
         arms = tuple(arm for arm in self.arms if arm.name in names)
         problems += [
-            f"{arm.name} is matched to {other}; name that, too."
+            f"{arm.name} is matched to {other}; include {other}, too."
             for arm in arms
             for other in arm.matches.values()
             if other not in names
@@ -345,7 +345,7 @@ def read_plan(name: str) -> Plan:
     if "like" in content:
         other = _tables_of(str(content.pop("like")))
         if "like" in other:
-            problem = f"like: it is like {other['like']!r}, which has all tables; name that one."
+            problem = f"like: that plan itself is like {other['like']!r}; name that one."
             raise ConfigError(f"{name} cannot be used:", [problem])
         content = merged(other, content)
     load_named(content)
@@ -376,14 +376,14 @@ def _collected(problems: list[str], name: str = "") -> Iterator[None]:
 
 def _matching_problems(arm: Arm, arms: Mapping[str, Arm]) -> Iterator[str]:
     if arm.start is not None and arm.parameters_of is not None:
-        yield "parameters_of needs fresh weights; an arm with a start has the width of its base."
+        yield "parameters_of cannot be combined with start: the base model sets the width."
     for what, other in arm.matches.items():
         if other not in arms or other == arm.name:
             yield f"{what} is {other!r}. {nearest(str(other), arms)}"
         elif arms[other].parameters_of or (what == "flops_of" and arms[other].flops_of):
             yield f"{what} is {other!r}, which is itself matched to another arm; name that one."
         elif arms[other].start is not None:
-            yield f"{what} is {other!r}, which has a start; name an arm with fresh weights."
+            yield f"{what} is {other!r}, which has a start; name an arm without one."
 
 
 def _read_arms(base: Any, tables: Any, plugins: Any, problems: list[str]) -> tuple[Arm, ...]:
@@ -391,12 +391,14 @@ def _read_arms(base: Any, tables: Any, plugins: Any, problems: list[str]) -> tup
         problems.append(f"base is {base!r}; expected the fields of a run.")
         return ()
     if not isinstance(tables, Mapping) or not tables:
-        problems.append("arms is missing; expected a table of names, each with what differs.")
+        problems.append(
+            "arms is missing; expected a table of names, each with its differences from base."
+        )
         return ()
     if "final_tokens" in base:
-        problems.append("base: leave final_tokens out; arms are judged on all of the valid split.")
+        problems.append("base: leave final_tokens out; arms are judged on the whole valid split.")
     problems += [
-        f"{name}: plugins are those of the experiment; put them beside base."
+        f"{name}: plugins belong to the experiment; put them next to base."
         for name, table in {"base": base, **tables}.items()
         if isinstance(table, Mapping) and "plugins" in table
     ]
@@ -414,18 +416,18 @@ def _name_problems(names: Sequence[str]) -> Iterator[str]:
     for name in names:
         other = first.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
         if names.count(name) > 1:
-            yield f"arms: {name!r} stands there twice; give each arm a name of its own."
+            yield f"arms: {name!r} is given twice; give each arm a name of its own."
         elif other != name:
-            yield f"arms: {other!r} and {name!r} would share a directory where case does not count."
+            yield f"arms: {other!r} and {name!r} would share a directory if case is ignored."
 
 
 def _read_arm(name: str, base: Mapping[str, Any], changes: Any) -> Arm:
     plain = name.replace("_", "").replace("-", "").replace(".", "")
     if not plain.isalnum() or len(name) > LONGEST_NAME:
         rule = f"use up to {LONGEST_NAME} letters, digits, _ - ."
-        raise ConfigError(name, [f"this name cannot be a directory; {rule}"])
+        raise ConfigError(name, [f"this name cannot be used for a directory; {rule}"])
     if changes is not None and not isinstance(changes, Mapping):
-        raise ConfigError(name, [f"{changes!r} is no table; expected what differs from base."])
+        raise ConfigError(name, [f"{changes!r} is not a table; expected the differences from base."])
     different = dict(changes or {})
     problems = [
         f"{common} is the same for all arms; put it into base."
@@ -433,7 +435,7 @@ def _read_arm(name: str, base: Mapping[str, Any], changes: Any) -> Arm:
         if common in different
     ]
     if {"seed", "seeds"} & {*base, *different}:
-        problems.append("seed and seeds are those of the experiment; leave them out.")
+        problems.append("seed and seeds are set by the experiment; leave them out.")
     given = {what: different.pop(what, None) for what in ("parameters_of", "flops_of")}
     of: dict[str, Any] = {w: None if other is None else str(other) for w, other in given.items()}
     start, begun = None, different.pop("start", None)
@@ -467,8 +469,8 @@ def _read_seeds(given: Any, problems: list[str]) -> tuple[int, ...]:
     are_seeds = all(matches(seed, int) and 0 <= seed <= LARGEST_SEED for seed in seeds)
     if not are_seeds or not len({*seeds}) == len(seeds) <= MOST_SEEDS or not seeds:
         problems.append(
-            f"seeds is {shown(given)}; expected how many, up to {MOST_SEEDS:,}, or a list of different "
-            f"ones, from 0 to {LARGEST_SEED}."
+            f"seeds is {shown(given)}; expected a number of seeds, up to {MOST_SEEDS:,}, or a list of "
+            f"distinct seeds from 0 to {LARGEST_SEED}."
         )
         return ()
     return seeds
@@ -486,6 +488,6 @@ def _read_depths(given: Any, problems: list[str]) -> tuple[int, ...]:
     depths = tuple(given) if isinstance(given, list) else ()
     are_depths = all(matches(depth, int) and 1 <= depth < LAYERS for depth in depths)
     if not isinstance(given, list) or not are_depths or len({*depths}) < len(depths):
-        problems.append(f"depths is {shown(given)}; expected different numbers of layers, [2, 4, 8].")
+        problems.append(f"depths is {shown(given)}; expected distinct numbers of layers, [2, 4, 8].")
         return ()
     return depths

@@ -26,12 +26,14 @@ _AND = " and "
 _LARGEST = 1e100
 """What values are below: whole numbers may be larger than any with a point."""
 _DECIDED: dict[str, str] = {
-    "optimizer.learning_rate": "learning_rates has its values",
-    "steps": "the length of a run is the plan's",
-    **dict.fromkeys(("seed", "seeds"), "seeds are those of the experiment"),
-    **dict.fromkeys(("batch_size", "length", "documents"), "it decides what is read"),
-    **dict.fromkeys(("eval_tokens", "final_tokens", "bpe_size"), "it decides how runs are judged"),
-    **dict.fromkeys(("architecture.hidden_dim", "architecture.num_layers"), "it is another model"),
+    "optimizer.learning_rate": "its values belong in learning_rates",
+    "steps": "the plan sets the number of steps",
+    **dict.fromkeys(("seed", "seeds"), "the experiment sets the seeds"),
+    **dict.fromkeys(("batch_size", "length", "documents"), "it determines which text is read"),
+    **dict.fromkeys(("eval_tokens", "final_tokens", "bpe_size"), "it determines how runs are judged"),
+    **dict.fromkeys(
+        ("architecture.hidden_dim", "architecture.num_layers"), "it would be another model"
+    ),
 }
 """Settings that no sweep may change, and why."""
 
@@ -48,13 +50,13 @@ class Sweep(Config):
     steps: Count = 300
     """Training steps per run of the sweep."""
     seed: NotNegativeInt = 1000
-    """First seed of the sweep; none of the seeds of the runs."""
+    """First seed of the sweep; it must not be one of the seeds of the runs."""
     num_seeds: Count = 1
-    """Number of seeds, from `seed` on; a learning rate is judged by its mean loss over them."""
+    """Number of seeds, starting at `seed`; learning rates are judged by their mean loss over seeds."""
     widen: NotNegativeInt = 0
-    """Learning rates to try beyond an end of the range, one by one, while the best lies there."""
+    """Maximum number of learning rates to try beyond the range, while the best is at its end."""
     also: Values = field(default_factory=dict)
-    """Other settings to try at the best learning rate, one after the other; each with its values."""
+    """Other settings to sweep at the best learning rate, one after the other, with their values."""
 
     @property
     def seeds(self) -> range:
@@ -66,10 +68,10 @@ class Sweep(Config):
         rates = list(self.learning_rates)
         problems = list(_values_problems(self.also))
         if len(rates) < 2 or rates != sorted(set(rates)) or not 0 < rates[0] <= rates[-1] < _LARGEST:
-            expected = "at least two, rising, above 0, finite"
+            expected = "at least two increasing numbers, above 0 and finite"
             return [f"learning_rates is {shown(rates)}; expected {expected}.", *problems]
         if len({*map(rate_name, rates)}) < len(rates):
-            expected = "rates that differ in six digits"
+            expected = "rates that differ in their first six digits"
             return [f"learning_rates is {shown(rates)}; expected {expected}.", *problems]
         return problems
 
@@ -88,12 +90,12 @@ def _values_problems(values: Values) -> Iterator[str]:
     seen: set[str] = set()
     for name, of in values.items():
         if not _are_rising(of):
-            yield f"also: {name} is {shown(list(of))}; expected at least two numbers, rising."
+            yield f"also: {name} is {shown(list(of))}; expected at least two increasing numbers."
         for each in name.split(_AND):
             if each in _DECIDED:
                 yield f"also: {each} cannot be swept: {_DECIDED[each]}."
             if each in seen:
-                yield f"also: {each} stands there twice."
+                yield f"also: {each} is listed twice."
             seen.add(each)
 
 
@@ -159,7 +161,7 @@ def setting_of(table: Mapping[str, Any], name: str) -> float:
         holder, last = _place_of(table, each)
         found.append(holder[last])
     if not all(matches(value, float) for value in found):
-        problem = f"also: {name} is {shown(found[0])}; only numbers are swept."
+        problem = f"also: {name} is {shown(found[0])}; only numbers can be swept."
         raise ConfigError(Sweep.refusal, [problem])
     if len({*found}) > 1:
         raise ConfigError(Sweep.refusal, [f"also: {name} have different values, {shown(found)}."])
@@ -198,7 +200,9 @@ def arm_problems(run: RunConfig, values: Values, has_start: bool) -> list[str]:
     problems = []
     for name, of in values.items():
         if has_start and "architecture." in name:
-            problems.append(f"also: {name} is its base's; an arm with a start cannot sweep it.")
+            problems.append(
+                f"also: {name} is set by the base model; an arm with a start cannot sweep it."
+            )
         else:
             problems += _setting_problems(run, name, of)
     return problems
@@ -213,4 +217,4 @@ def _setting_problems(run: RunConfig, name: str, values: tuple[float, ...]) -> l
         return error.problems
     if own in values:
         return []
-    return [f"also: {name} is {own:g} in its runs; name that value, too."]
+    return [f"also: {name} is {own:g} in its runs; include that value."]

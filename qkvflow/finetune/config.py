@@ -27,35 +27,35 @@ class FinetuneConfig(TrainingConfig):
     refusal = "This fine-tuning cannot be made:"
 
     checkpoint: str
-    """Directory of the base: a run, a checkpoint, or an exported model."""
+    """Directory of the base model: a run, a checkpoint, or an exported model."""
     depth: Depth | None = None
-    """Number of layers at which the base's weights are sampled. None: its own depth, and its own
+    """Number of layers at which the base model's weights are sampled. None: keep its depth and weight
     curves."""
     method: Method = "full"
-    """What is trained. full: all arrays. lora: low-rank factors for every layer. depth_lora: one pair
-    of factors, scaled by a function of depth. embeddings: embeddings and norms."""
+    """What is trained. full: all arrays. lora: low-rank factors in every layer. depth_lora: one pair of
+    factors for all layers, scaled by a function of depth. embeddings: embeddings and norms."""
     rank: int = 8
-    """Rank of the low-rank adapters."""
+    """Rank of the factors, with --method lora or depth_lora."""
     alpha: float = 16.0
-    """Scale of lora: the product of the factors is multiplied by alpha / rank."""
+    """Scale of lora: the product of its factors is multiplied by alpha / rank."""
     maps: tuple[str, ...] = ("*.*",)
-    """Linear maps with an adapter, by pattern: attention.qkv, mlp.*, lm_head. *.*: all of a layer."""
+    """Linear maps to adapt, by pattern: attention.qkv, mlp.*, lm_head. *.*: all maps of every layer."""
     also: tuple[str, ...] = ()
-    """Further arrays to train, by patterns over their paths: transformer.wte.*, lm_head.*."""
+    """Additional arrays to train, by path pattern: transformer.wte.*, lm_head.*."""
 
     _: KW_ONLY
     data: str | None = None
-    """A corpus (embedded, wikitext-2, ...) or a path to text; None: the text of the base's own run."""
+    """Text: a corpus (embedded, wikitext-2, ...) or a path; None: that of the base model's run."""
     documents: Count | Literal["run"] | None = "run"
-    """Documents to stream from hf:OWNER/NAME; run: as many as in the base's training run; None: all."""
+    """Number of documents to stream from hf:OWNER/NAME; run: as many as the base used; None: all."""
     length: int | None = None
-    """Tokens per window. None: the longest sequence of the base."""
+    """Tokens per window. None: the maximum sequence length of the base model."""
     steps: NotNegativeInt = 500
-    """Number of training steps; 0: the base stays as it is."""
+    """Number of training steps; 0: the base model stays unchanged."""
     eval_every: Count = 100
-    """Steps between evaluations on the valid split."""
+    """Training steps between evaluations on the valid split."""
     keep: Count = 1
-    """Number of newest checkpoints to keep, besides the best one."""
+    """Number of latest checkpoints to keep, besides the best one."""
 
 
 def finetuning_run(config: FinetuneConfig) -> RunConfig:

@@ -57,10 +57,10 @@ draccus.encode.register(Gpt2Config, Gpt2Config.to_dict)
 @LmConfig.register_subclass("qkvflow")
 @dataclass(frozen=True)
 class QkvflowConfig(LmConfig["QkvflowLM"]):
-    """A model of qkvflow, as Levanter's configs have it."""
+    """A qkvflow model in a Levanter config."""
 
     max_seq_len: int = 1024
-    """Longest sequence of the model."""
+    """Maximum sequence length of the model, in tokens."""
     name: str = "standard"
     """Name of the model: standard, tong_neuralode, time_indexed_mlp, ..., or flow."""
     architecture: Gpt2Config = field(default_factory=Gpt2Config)
@@ -68,9 +68,9 @@ class QkvflowConfig(LmConfig["QkvflowLM"]):
 
     def __post_init__(self) -> None:
         plain, problems = Gpt2Config(), list[str]()
-        for name, of in (("vocab_size", "the tokenizer's"), ("max_position_embeddings", "max_seq_len")):
+        for name, of in (("vocab_size", "the tokenizer"), ("max_position_embeddings", "max_seq_len")):
             if getattr(self.architecture, name) != getattr(plain, name):
-                problems.append(f"model.architecture.{name} is {of}; leave it out.")
+                problems.append(f"model.architecture.{name} is set by {of}; leave it out.")
         if self.name not in (FLOW, *MODELS):
             known = nearest(self.name, (FLOW, *MODELS))
             problems.append(f"model.name: there is no model {self.name!r}. {known}")

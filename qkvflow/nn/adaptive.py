@@ -34,11 +34,11 @@ class Adaptive(Integrator):
     has_grid = False
 
     rtol: Positive = 1e-3
-    """Relative tolerance."""
+    """Relative error tolerance."""
     atol: Positive = 1e-4
-    """Absolute tolerance."""
+    """Absolute error tolerance."""
     max_steps: Size = 256
-    """Steps after which it gives up."""
+    """Maximum number of steps; a forward pass that needs more stops with an error."""
 
     def plan(self, depth: int, t: Time | None = None) -> NoReturn:
         raise ConfigError(
@@ -105,5 +105,5 @@ class Adaptive(Integrator):
         return (
             f"The adaptive integrator did not reach depth 1 in {self.max_steps} steps at rtol "
             f"{self.rtol:g}, atol {self.atol:g}: raise its max_steps, loosen its rtol and atol, or use "
-            "a fixed-step integrator such as 'heun'. Weights that are not finite never get there."
+            "a fixed-step integrator such as 'heun'. Non-finite weights also cause this."
         )

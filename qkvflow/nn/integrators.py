@@ -80,7 +80,7 @@ class Residual(FixedStep):
     unit_step = True
 
     total: Positive | None = None
-    """Sum of the steps of all layers; None: the number of layers, a step of 1 in each."""
+    """Sum of the step sizes of all layers; None: the number of layers, so that every step is 1."""
 
     def at_depth(self, own: int, depth: int, *, unit_steps: bool = False) -> "Residual":
         total = depth if unit_steps else self._total(own)

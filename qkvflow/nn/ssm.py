@@ -186,17 +186,17 @@ class SsmPart(Part):
     state_size: Size = 64
     """Size N of the state of each channel."""
     expand: Annotated[int, Bound(f"1 to {RATIO - 1}", 1, RATIO)] = 2
-    """Inner width, as a multiple of the model's width."""
+    """Inner width, as a multiple of hidden_dim."""
     head_size: Size | None = None
-    """Channels that share one decay rate and step size. None: 64, or less where that does not fit."""
+    """Channels that share one decay rate and step size. None: 64, or less if 64 does not fit."""
     conv_width: Annotated[int, Bound(f"1 to {WIDEST}", 1, WIDEST + 1)] = 4
     """Width of the short causal convolution."""
     chunk_size: Size = 128
-    """Positions per chunk of the chunked scan."""
+    """Positions per chunk of the chunked scan; it affects speed and memory."""
     delta_min: Positive = 1e-3
-    """Smallest step size delta at the start."""
+    """Smallest initial step size delta."""
     delta_max: Positive = 1e-1
-    """Largest step size delta at the start."""
+    """Largest initial step size delta."""
 
     def problems(self) -> list[str]:
         if self.delta_max >= self.delta_min:

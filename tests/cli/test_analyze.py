@@ -129,7 +129,7 @@ def test_a_corpus_that_the_tokenizer_loses_is_refused(plain, tmp_path, capsys):
     ("options", "words"),
     [
         (["--text", ""], "the text has 0 tokens; expected at least 2"),
-        (["--text", "a" * 30], "the text has 30 tokens and this model sees 24"),
+        (["--text", "a" * 30], "the text has 30 tokens and the model takes 24"),
         (["--text", "a layer", "--position", "7"], "position is 7 in a text of 7 tokens; expected 0"),
         (["--text", "a layer", "--position", "-8"], "position is -8"),
         (["--windows", "0"], "windows is 0; expected at least 1"),

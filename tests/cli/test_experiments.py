@@ -120,7 +120,7 @@ def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
     assert "4 of 4 runs were there before; nothing was run." in capsys.readouterr().out
     assert numbers_of((tmp_path / "out" / "report.md").read_text()) == told
     assert main(["experiment", "report", "--results", "out", "out"]) == 2
-    assert "say where it goes with --out" in capsys.readouterr().err
+    assert "name one with --out" in capsys.readouterr().err
     assert main(["experiment", "report", "--results", "out", "out", "--out", "both"]) == 0
     assert (tmp_path / "both" / "report.md").read_text().count("## Differences\n") == 2
     assert main(["experiment", "cost", "--plan", plan, "--results", "out"]) == 2
@@ -352,7 +352,7 @@ def test_costs_are_measured_where_there_are_no_runs(plan, tmp_path, capsys):
     assert counted["gated"]["ms_per_step"] is counted["gated"]["memory_bytes"] is None
     assert counted["gated"]["training_flops"] == rows["gated"]["training_flops"]
     assert main(["experiment", "cost", "--plan", plan, "--loss", "2.0"]) == 2
-    assert "name them with --results" in capsys.readouterr().err
+    assert "name their directory with --results" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("steps", ["-1", "1000000000"])

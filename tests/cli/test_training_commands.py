@@ -126,9 +126,9 @@ def test_evaluate_compares_depths_with_a_table_and_a_figure(trained, tmp_path, c
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--depths", "2", "--depth", "3"], "leave --depth and --ngrams out"),
-        (["--figure", "x.png"], "name --depths"),
-        (["--depths", "2", "--figure", "x.txt"], "ends in .png or .pdf"),
+        (["--depths", "2", "--depth", "3"], "leave out --depth and --ngrams"),
+        (["--figure", "x.png"], "needs --depths"),
+        (["--depths", "2", "--figure", "x.txt"], "ending in .png or .pdf"),
         (["--depths", "0"], "expected a whole number of layers"),
     ],
 )

@@ -179,25 +179,25 @@ def test_numbers_as_people_write_them(tmp_path):
         ("seeds: 1000000000", "seeds is 1000000000; expected 1 to 1,000"),
         ("batch_size: 1000000000000", "batch_size is 1000000000000; expected at least 1, below"),
         ("bpe_size: 100000000000000000000", "expected 1 to 1,048,576"),
-        ("depths: [4, 1000000000]", "depths is [4, 1000000000]; expected different ones, at least 1"),
-        ("architecture: {vocab_size: 99}", "vocab_size is the tokenizer's in a run; leave it out"),
+        ("depths: [4, 1000000000]", "depths is [4, 1000000000]; expected distinct numbers, at least 1"),
+        ("architecture: {vocab_size: 99}", "vocab_size is set by the tokenizer in a run; leave it out"),
         ("trackers: [mlflow]", "trackers is ('mlflow',); expected a list, each one of"),
-        ("data: !!python/object/apply:os.system [id]", "no plain YAML"),
-        ("data: !!python/name:os.system", "no plain YAML"),
-        ("steps: 1\nsteps: 2", "'steps' stands there twice"),
-        ("a: [", "no plain YAML"),
+        ("data: !!python/object/apply:os.system [id]", "not plain YAML"),
+        ("data: !!python/name:os.system", "not plain YAML"),
+        ("steps: 1\nsteps: 2", "'steps' is given twice"),
+        ("a: [", "not plain YAML"),
         ("", "is empty"),
         ("- 1", "is a list"),
         ("? [1]\n: 2", "no"),
-        (BOMB, "*a is an alias; write what it stands for"),
+        (BOMB, "*a is an alias; write out what it stands for"),
         ("steps: !!int abc", "is a tag; leave it out"),
         ("steps: !!timestamp 2024-99-99", "is a tag; leave it out"),
         ("steps: 2024-99-99", "steps is '2024-99-99'; expected int"),
-        ("steps: 0x_", "'0x_' is no int that can be used"),
-        ("steps: " + "1" * 5000, "is no int that can be used"),
-        ("steps: 1" + ":59" * 5000, "is no int that can be used"),
-        ("a: " + "[" * 3000 + "]" * 3000, "more than 50 tables or lists within each other"),
-        ("? " * 3000, "more than 50 tables or lists within each other"),
+        ("steps: 0x_", "'0x_' is not a usable int"),
+        ("steps: " + "1" * 5000, "is not a usable int"),
+        ("steps: 1" + ":59" * 5000, "is not a usable int"),
+        ("a: " + "[" * 3000 + "]" * 3000, "tables or lists are nested more than 50 deep"),
+        ("? " * 3000, "tables or lists are nested more than 50 deep"),
         ("a: " + "[]," * 100_000, "it has more than 200,000 characters"),
         ("optimizer: {options: {b1: .inf}}", "options.b1 is inf; expected a finite number"),
         ("optimizer: {schedule_options: {power: .nan}}", "power is nan; expected a finite number"),
@@ -223,7 +223,7 @@ def test_a_file_that_is_not_there_or_binary(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         read_run(tmp_path / "none.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x01")
-    with pytest.raises(ConfigError, match="no plain YAML"):
+    with pytest.raises(ConfigError, match="not plain YAML"):
         read_run(tmp_path / "binary.yaml")
 
 

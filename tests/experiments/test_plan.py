@@ -36,7 +36,7 @@ def test_a_plan_like_another_one_has_its_tables_and_its_own(tmp_path):
     assert "like" not in read_plan(str(own)).fields, "a plan that is recorded is whole"
     for name, sentence in [
         ("mian", "There is no such plan.*'mian'"),
-        ("main_large", "it is like 'main'"),
+        ("main_large", "that plan itself is like 'main'"),
     ]:
         own.write_text(f"like: {name}\n")
         with pytest.raises(ConfigError, match=re.compile(sentence, re.DOTALL)):
@@ -191,8 +191,11 @@ def test_some_of_the_arms_and_some_seeds():
         ({"arm": {}}, "no field 'arm'. Did you mean 'arms'"),
         ({"arms": {}}, "arms is missing"),
         ({"arms": {"a": {"model": "standard", "step": 3}}}, "a: .*step.*Did you mean"),
-        *(({"arms": {name: {}}}, "cannot be a directory") for name in ("a/b", "..", "/tmp", "", "~")),
-        ({"arms": {"a": {"seed": 3}}}, "seed and seeds are those of the experiment"),
+        *(
+            ({"arms": {name: {}}}, "cannot be used for a directory")
+            for name in ("a/b", "..", "/tmp", "", "~")
+        ),
+        ({"arms": {"a": {"seed": 3}}}, "seed and seeds are set by the experiment"),
         ({"arms": {"a": {"parameters_of": "b"}}, "reference": "a"}, "parameters_of is 'b'"),
         ({"arms": {"a": {"length": 8}}, "reference": "a"}, "a: length is the same for all arms"),
         ({"base": {"final_tokens": 64}}, "leave final_tokens out"),
@@ -208,34 +211,46 @@ def test_some_of_the_arms_and_some_seeds():
         ({"seeds": [3, 3]}, r"seeds is \[3, 3\]"),
         ({"seeds": [5, -1]}, r"seeds is \[5, -1\]"),
         ({"reference": "gate"}, "reference is 'gate'. Did you mean 'gated'"),
-        ({"seeds": 10**12}, "seeds is 1000000000000; expected how many, up to 1,000"),
+        ({"seeds": 10**12}, "seeds is 1000000000000; expected a number of seeds, up to 1,000"),
         ({"seeds": [2**32]}, r"seeds is \[4294967296\]; .* from 0 to 2147483647"),
-        ({"seeds": [*range(1001)]}, "expected how many, up to 1,000"),
-        ({"arms": {1: {}, "1": {}}}, "arms: '1' stands there twice"),
+        ({"seeds": [*range(1001)]}, "expected a number of seeds, up to 1,000"),
+        ({"arms": {1: {}, "1": {}}}, "arms: '1' is given twice"),
         ({"arms": {"A": {}, "a": {}}}, "arms: 'A' and 'a' would share a directory"),
-        ({"arms": {"\u00e9": {}, "e\u0301": {}}}, "cannot be a directory|would share a directory"),
-        ({"arms": {"a" * 101: {}}}, "cannot be a directory; use up to 100 letters"),
+        (
+            {"arms": {"\u00e9": {}, "e\u0301": {}}},
+            "cannot be used for a directory|would share a directory",
+        ),
+        ({"arms": {"a" * 101: {}}}, "cannot be used for a directory; use up to 100 letters"),
         ({"arms": {"a": {"parameters_of": [1]}, "b": {}}}, r"a: parameters_of is '\[1\]'"),
         ({"arms": {"a": {"start": 3}}}, "a: start is 3; expected a table"),
         ({"arms": {"a": {"start": {}}}}, "a: start: arm is missing"),
         ({"arms": {"a": {"start": {"arm": "x/y", "depth": 10**9}}}}, "depth is 1000000000; expected a"),
         ({"margin": math.nan}, "margin is nan; expected a number above 0"),
         ({"margin": math.inf}, "margin is inf; expected a number above 0"),
-        ({"sweep": {"learning_rates": [1e-3, math.inf]}}, "at least two, rising, above 0, finite"),
-        ({"sweep": {"learning_rates": [1e-3, math.nan]}}, "at least two, rising, above 0, finite"),
-        ({"sweep": {"learning_rates": [1e-3, 1.0000001e-3]}}, "rates that differ in six digits"),
+        (
+            {"sweep": {"learning_rates": [1e-3, math.inf]}},
+            "at least two increasing numbers, above 0 and finite",
+        ),
+        (
+            {"sweep": {"learning_rates": [1e-3, math.nan]}},
+            "at least two increasing numbers, above 0 and finite",
+        ),
+        (
+            {"sweep": {"learning_rates": [1e-3, 1.0000001e-3]}},
+            "rates that differ in their first six digits",
+        ),
         ({"sweep": {"seed": 2**32}}, "seed is 4294967296; expected at least 0, below"),
         ({"margin": 0}, "margin is 0"),
         ({"test": "yes"}, "test is 'yes'"),
-        ({"sweep": {"learning_rates": [1e-3, 1e-3]}}, "at least two, rising"),
+        ({"sweep": {"learning_rates": [1e-3, 1e-3]}}, "at least two increasing numbers"),
         ({"sweep": {"seed": 1}}, "seed 1 is one of the runs' seeds"),
         ({"sweep": {"seed": 3, "num_seeds": 3}, "seeds": [5]}, "seed 5 is one of the runs' seeds"),
         ({"sweep": 3}, "sweep is 3"),
-        ({"depths": [2, 0]}, "expected different numbers of layers"),
-        ({"depths": [2, 2]}, "expected different numbers of layers"),
+        ({"depths": [2, 0]}, "expected distinct numbers of layers"),
+        ({"depths": [2, 2]}, "expected distinct numbers of layers"),
         ({"depths": 4}, "depths is 4"),
         ({"sweep": {}, "arms": {"a": {"learning_rates": [1e-3]}}}, "a: learning_rates is .* two"),
-        ({"arms": {"a": {"learning_rates": [1e-3, 2e-3]}}}, "a: learning_rates are of a sweep"),
+        ({"arms": {"a": {"learning_rates": [1e-3, 2e-3]}}}, "a: learning_rates needs a sweep"),
         ({"sweep": {"seed": -1}}, "seed is -1"),
         ({"contrasts": [["gated"]]}, "contrasts is .*expected a list of pairs"),
         ({"contrasts": [["gated", "shared"]]}, "contrasts: there is no arm 'shared'"),
@@ -259,7 +274,7 @@ def test_some_of_the_arms_and_some_seeds():
         ({"arms": {"a": {"start": {"of": "x/y"}}}}, "a: start: .*'of'"),
         (
             {"arms": {"a": {"start": {"arm": "x/y"}, "parameters_of": "b"}, "b": {}}},
-            "a: parameters_of needs fresh weights",
+            "a: parameters_of cannot be combined with start",
         ),
         (
             {"arms": {"a": {"flops_of": "b"}, "b": {"start": {"arm": "x/y"}}}},

@@ -168,19 +168,22 @@ def test_places_of_a_sweep_name_what_is_not_the_arms_own(swept, tmp_path):
 @pytest.mark.parametrize(
     ("also", "sentence"),
     [
-        ({DECAY: [0.0]}, "expected at least two numbers, rising"),
-        ({DECAY: [0.5, 0.0]}, "expected at least two numbers, rising"),
-        ({DECAY: [0.0, math.inf]}, "expected at least two numbers, rising"),
+        ({DECAY: [0.0]}, "expected at least two increasing numbers"),
+        ({DECAY: [0.5, 0.0]}, "expected at least two increasing numbers"),
+        ({DECAY: [0.0, math.inf]}, "expected at least two increasing numbers"),
         ({DECAY: 0.5}, "also is .*; expected a table of names, each a list"),
         ([DECAY], "also is .*; expected a table of names, each a list"),
-        ({DECAY: [0.1, 0.5]}, "optimizer.weight_decay is 0 in its runs; name that value, too"),
+        ({DECAY: [0.1, 0.5]}, "optimizer.weight_decay is 0 in its runs; include that value"),
         ({"optimizer.weight_deca": [0.0, 0.1]}, "no setting 'optimizer.weight_deca'. Did you mean"),
-        ({"optimizer.name": [0.0, 0.1]}, "optimizer.name is 'adamw'; only numbers are swept"),
-        ({"optimizer.learning_rate": [0.1, 0.2]}, "cannot be swept: learning_rates has its values"),
+        ({"optimizer.name": [0.0, 0.1]}, "optimizer.name is 'adamw'; only numbers can be swept"),
+        (
+            {"optimizer.learning_rate": [0.1, 0.2]},
+            "cannot be swept: its values belong in learning_rates",
+        ),
         ({"steps": [10, 20]}, "steps cannot be swept: the length of a run is the plan's"),
         (
             {DECAY: [0.0, 1.0], f"{DECAY} and optimizer.clip": [0.0, 1.0]},
-            "stands there twice",
+            "is listed twice",
         ),
         ({f"{DECAY} and optimizer.clip": [0.0, 1.0]}, "have different values"),
         ({DROPOUT: [0.0, 1.0]}, "resid_pdrop is 1.0; expected a probability"),
@@ -200,8 +203,10 @@ def _with(fields, place, also):
 
 
 def test_settings_of_an_arm_need_a_sweep_and_fresh_weights(swept):
-    with pytest.raises(ConfigError, match="plain: also are of a sweep, and the plan has none"):
+    with pytest.raises(ConfigError, match="plain: also needs a sweep, but the plan has none"):
         Plan.of({**swept, "sweep": None})
     start = {"model": "standard", "start": {"arm": "x/y"}}
-    with pytest.raises(ConfigError, match="is its base's; an arm with a start cannot sweep it"):
+    with pytest.raises(
+        ConfigError, match="is set by the base model; an arm with a start cannot sweep it"
+    ):
         Plan.of({**swept, "arms": {"standard": {"model": "standard"}, "later": start}}).checked()

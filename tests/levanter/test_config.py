@@ -66,7 +66,7 @@ def test_what_cannot_be_cut_is_refused(tmp_path):
     [
         ({"model": {"architecture": {"hiden_dim": 3}}}, "Did you mean 'hidden_dim'"),
         ({"model": {"architecture": {"hidden_dim": 10, "num_heads": 3}}}, "hidden_dim 10 is not div"),
-        ({"model": {"architecture": {"vocab_size": 10}}}, "vocab_size is the tokenizer's"),
+        ({"model": {"architecture": {"vocab_size": 10}}}, "vocab_size is set by the tokenizer"),
         ({"model": {"architecture": "standard"}}, "expected a table of fields"),
         ({"model": {"name": "standart"}}, "Did you mean 'standard'"),
         ({"model": {"type": "lama"}}, "lama"),

@@ -193,13 +193,13 @@ def test_what_goes_around_a_visit_changes_nothing_at_the_start_and_is_no_adapter
         ({"plan": "1 + 2"}, r"plan is '1 \+ 2'; expected FIRST \+ CORExLOOPS \+ LAST"),
         ({"plan": "1 + 2x0 + 1"}, "expected FIRST"),
         ({"plan": "0x4"}, "expected FIRST"),
-        ({"plan": [0, 2, 1, 3, 5]}, "every one, from 0 on, is visited"),
-        ({"plan": []}, "every one, from 0 on, is visited"),
-        ({"plan": [0, -1]}, "every one, from 0 on, is visited"),
-        ({"plan": "1 + 2x2 + 1"}, "the plan has 6 visits and num_layers is 5; set num_layers to 6"),
+        ({"plan": [0, 2, 1, 3, 5]}, "a list that visits every layer, numbered from 0"),
+        ({"plan": []}, "a list that visits every layer, numbered from 0"),
+        ({"plan": [0, -1]}, "a list that visits every layer, numbered from 0"),
+        ({"plan": "1 + 2x2 + 1"}, "the plan has 6 visits but num_layers is 5; set num_layers to 6"),
         ({"around": "shared"}, "around is shared, .* expected one of gated, low_rank"),
         ({"around": {"family": "gated", "gate": "some"}}, "gated: gate is 'some'; expected one of"),
-        ({"own": ["head"]}, "own names 'head'; expected some of norms, attention, mlp"),
+        ({"own": ["head"]}, "own lists 'head'; expected some of norms, attention, mlp"),
     ],
 )
 def test_a_plan_that_cannot_be_is_a_sentence(weights, sentence):

@@ -78,7 +78,7 @@ def test_every_visit_can_be_trained():
 @pytest.mark.parametrize(
     ("plan", "rank", "words"),
     [
-        ("1 + 2x3 + 1", 4, "the plan has 8 visits and num_layers is 6"),
+        ("1 + 2x3 + 1", 4, "the plan has 8 visits but num_layers is 6"),
         ("1 + 2", 4, "expected FIRST"),
         (PLAN, 0, "rank is 0; expected a number above 0"),
     ],

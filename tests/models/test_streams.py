@@ -202,11 +202,11 @@ def test_operations_of_streams_agree_with_xla_within_a_tenth(changes):
     ("changes", "sentence"),
     [
         ({"streams": 5}, "streams is 5; expected 1 to 4"),
-        ({"streams": 2, "integrator": "adaptive"}, "streams is 2, and the integrator adaptive chooses"),
+        ({"streams": 2, "integrator": "adaptive"}, "streams is 2, but the integrator adaptive chooses"),
         ({"streams": 2, "mix_streams": "ends", "weights": "gated"}, "weights gated has no loop"),
         (
             {"streams": 2, "mix_streams": "ends", "weights": "looped", "integrator": "rk4"},
-            "rk4 has stages inside of layers; use residual or euler",
+            "rk4 has stages inside layers; use residual or euler",
         ),
         ({"stream_mix": "convex"}, "stream_mix is 'convex'; expected one of"),
     ],

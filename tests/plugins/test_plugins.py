@@ -128,7 +128,7 @@ def test_what_a_plan_names_is_executed_before_its_runs_are_made(words, tmp_path)
     assert read_plan(str(tmp_path / "plan.yaml")).arms[0].run.plugins == (str(words),)
     assert "words" in CORPORA
     for wrong in ({"base": {"plugins": []}}, {"arms": {"base": {"plugins": []}}}):
-        with pytest.raises(ValueError, match="base: plugins are those of the experiment; put them"):
+        with pytest.raises(ValueError, match="base: plugins belong to the experiment; put them"):
             Plan.of({**fields, **wrong})
     with pytest.raises(ValueError, match="plugins is 'words.py'; expected a list"):
         Plan.of({**fields, "plugins": "words.py"})

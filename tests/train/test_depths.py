@@ -178,17 +178,20 @@ def test_the_sum_of_steps_is_the_same_at_every_depth():
 
 @pytest.mark.parametrize("depths", [(0, 2), (2, 2)])
 def test_depths_that_cannot_be(depths):
-    with pytest.raises(ConfigError, match="expected different ones, at least 1"):
+    with pytest.raises(ConfigError, match="expected distinct numbers, at least 1"):
         RunConfig(depths=depths)
 
 
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"taught": 0.5}, "taught is 0.5 and depths is empty; name the depths"),
-        ({"depth_jitter": 0.5}, "depth_jitter is 0.5 and depths is empty"),
-        ({"depths": (2, 4), "depth_weights": (1.0,)}, "expected a number for each of depths"),
-        ({"depths": (2, 4), "depth_weights": (0.0, 0.0)}, "none below 0 and not all 0"),
+        ({"taught": 0.5}, "taught is 0.5 but depths is empty; set depths as well"),
+        ({"depth_jitter": 0.5}, "depth_jitter is 0.5 but depths is empty"),
+        (
+            {"depths": (2, 4), "depth_weights": (1.0,)},
+            "expected one number, at least 0, for each of depths",
+        ),
+        ({"depths": (2, 4), "depth_weights": (0.0, 0.0)}, "for each of depths, and not all 0"),
     ],
 )
 def test_settings_of_depths_that_cannot_be(fields, sentence):

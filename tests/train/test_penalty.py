@@ -101,7 +101,10 @@ def test_answers_alone_count_in_the_loss_beside_it():
     ("changes", "sentence"),
     [
         ({"speed_penalty": -1.0}, "speed_penalty is -1.0; expected"),
-        ({"speed_penalty": 1.0, "depths": (1, 2), "taught": 0.5}, "speed_penalty: taught is 0.5"),
+        (
+            {"speed_penalty": 1.0, "depths": (1, 2), "taught": 0.5},
+            "speed_penalty cannot be combined with taught, which is 0.5",
+        ),
     ],
 )
 def test_a_penalty_that_cannot_be_is_refused(changes, sentence):

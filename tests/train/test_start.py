@@ -160,7 +160,9 @@ def test_no_steps_and_a_length_that_is_too_long():
         RunConfig(steps=0)
     start = StartConfig("a", "b")
     assert RunConfig(steps=0, start=start).steps == 0
-    with pytest.raises(ConfigError, match="length is 513; the model that it starts from takes 512"):
+    with pytest.raises(
+        ConfigError, match="length is 513; the model that it starts from takes at most 512"
+    ):
         RunConfig(length=513, start=start, architecture=Gpt2Config())
 
 

@@ -107,11 +107,11 @@ class GatedFamily(Family):
     goes_around = True
 
     gate: Literal["input", "output", "both", "element"] = "output"
-    """What each gate scales. input: rows. output: columns. both: rows and columns. element: single
+    """What each gate scales. input: rows. output: columns. both: rows and columns. element: individual
     weights."""
     start: Literal["identity", "sigmoid"] = "identity"
-    """Gates at the start. identity: 2 sigmoid(g), which starts at 1. sigmoid: sigmoid(g), which starts
-    at 1/2."""
+    """Initial gates. identity: 2 sigmoid(g), which starts at 1. sigmoid: sigmoid(g), which starts at
+    1/2."""
 
     def layer(self, make: MakeLayer, config: Gpt2Config, *, key: Array) -> Any:
         k_layer, k_gates = jax.random.split(key)

@@ -107,17 +107,17 @@ class LoopedFamily(Family):
     """Layers that are visited several times, in the order of a plan."""
 
     plan: str | tuple[int, ...] | None = None
-    """Layer plan FIRST + CORExLOOPS + LAST, such as 1 + 2x2 + 1: own first and last layers around a
-    core that is visited several times. Or the layers in order: [0, 1, 2, 1, 2, 3]. None: 1 + CORE x 2 +
-    1."""
+    """Layer plan FIRST + CORExLOOPS + LAST, such as 1 + 2x2 + 1: first and last layers, and between
+    them a core that is visited LOOPS times. Or the layers in order: [0, 1, 2, 1, 2, 3]. None: 1 +
+    CORE x 2 + 1, with a core that fits num_layers."""
     own: tuple[str, ...] = (NORMS,)
-    """What each visit of a layer has separately: norms (and the scalars of a layer), or parts by
-    name."""
+    """Parameters that are separate for each visit of a layer: norms (with the scalars of the layer), or
+    parts by name."""
     layers: tuple[str, ...] | None = None
-    """Parts of each layer (not visit), by name: [ssm, ssm mlp]. None: all in each."""
+    """Parts of each layer (not of each visit), by name: [ssm, ssm mlp]. None: all parts in each."""
     around: Family | None = None
-    """Family of curves around the shared weights, which gives each visit its own: gated, {family:
-    low_rank, rank: 4}. None: visits share their weights unchanged."""
+    """Weight family around the shared weights, which makes them differ by visit: gated, {family:
+    low_rank, rank: 4}. None: all visits use the same weights."""
 
     def __post_init__(self) -> None:
         if self.around is not None:
@@ -131,7 +131,7 @@ class LoopedFamily(Family):
         if self.around is None or self.around.goes_around:
             return []
         known = ", ".join(name for name in FAMILIES if FAMILIES[name].goes_around)
-        return [f"around is {self.around}, which goes around no other curve; expected one of {known}."]
+        return [f"around is {self.around}, which cannot wrap other weights; expected one of {known}."]
 
     def _plan_problems(self) -> list[str]:
         if isinstance(self.plan, str):
@@ -139,7 +139,7 @@ class LoopedFamily(Family):
             if found is None or 0 in map(int, found.group(2, 3)):
                 return [f"plan is {shown(self.plan)}; expected FIRST + CORExLOOPS + LAST: 1 + 2x2 + 1."]
         elif self.plan is not None and not (self.plan and {*self.plan} == {*range(max(self.plan) + 1)}):
-            expected = "a list of layers in which every one, from 0 on, is visited: [0, 1, 2, 1, 2, 3]"
+            expected = "a list that visits every layer, numbered from 0: [0, 1, 2, 1, 2, 3]"
             return [f"plan is {shown(list(self.plan))}; expected {expected}."]
         return []
 
@@ -148,13 +148,13 @@ class LoopedFamily(Family):
         problems = []
         if visits not in (None, config.num_layers):
             problems.append(
-                f"weights: looped: the plan has {visits} visits and num_layers is {config.num_layers}; "
+                f"weights: looped: the plan has {visits} visits but num_layers is {config.num_layers}; "
                 f"set num_layers to {visits}."
             )
         known = [NORMS, *(part.name for part in config.parts or ())]
         if config.parts is not None:
             problems += [
-                f"weights: looped: own names {name!r}; expected some of {', '.join(known)}."
+                f"weights: looped: own lists {name!r}; expected some of {', '.join(known)}."
                 for name in self.own
                 if name not in known
             ]

@@ -128,7 +128,7 @@ class LowRankFamily(Family):
     goes_around = True
 
     rank: Size = 8
-    """Rank of the term that depends on depth."""
+    """Rank of the depth-dependent term added to the base weights."""
 
     def layer(self, make: MakeLayer, config: Gpt2Config, *, key: Array) -> Any:
         k_layer, k_ranks = jax.random.split(key)

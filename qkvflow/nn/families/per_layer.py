@@ -123,7 +123,7 @@ class PerLayerFamily(Family):
     """Every layer with its own weights, drawn apart (heun and rk4 have layers at their stages too)."""
 
     layers: tuple[str, ...] | None = None
-    """Parts of each layer, by name: [attention mlp, ssm, ssm mlp]. None: all in each."""
+    """Parts of each layer, by name: [attention mlp, ssm, ssm mlp]. None: all parts in each."""
 
     def misfits(self, config: Gpt2Config) -> list[str]:
         found = layer_problems(self.layers, config.num_layers, config)
