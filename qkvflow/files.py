@@ -53,7 +53,7 @@ def state_of(path: Path, lacking: str) -> str:
     """What is wrong with a path that should be a directory which holds something."""
     if path.is_dir():
         return lacking
-    return "is a file, no directory" if path.is_file() else "is not there"
+    return "is a file, not a directory" if path.is_file() else "is not there"
 
 
 def first_of(paths: Iterable[Path]) -> str:
@@ -200,14 +200,14 @@ _TOO_DEEP = f"it nests tables or lists more than {DEEPEST} deep"
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) < len(pairs):
-        raise ValueError("a name stands twice in a table")
+        raise ValueError("a name is given twice in a table")
     return table
 
 
 def _number(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
-        raise ValueError(f"{digits[:20]} is no finite number")
+        raise ValueError(f"{digits[:20]} is not a finite number")
     return number
 
 

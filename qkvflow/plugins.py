@@ -143,15 +143,15 @@ def _load_file(path: Path) -> None:
     with file_errors(f"The plugin {path} cannot be read"), path.open("rb") as file:
         source = file.read(LARGEST + 1)
     if len(source) > LARGEST:
-        raise FileError(f"The plugin {path} has more than {LARGEST:,} bytes; name a file of Python.")
+        raise FileError(f"The plugin {path} has more than {LARGEST:,} bytes; name a Python file.")
     sha256, there = hashlib.sha256(source).hexdigest(), _loaded.get(path.name)
     if there is None:
         _execute(path, source)
         _loaded[path.name] = _Plugin(path, sha256)
     elif there.sha256 != sha256:
         raise FileError(
-            f"The plugin {path} has another content than {there.path}, which is loaded under its name: "
-            "give one of them another name or, where the file was changed, start anew."
+            f"The plugin {path} differs from {there.path}, which is loaded under the same name: "
+            "rename one of them or, if the file was changed, start a new process."
         )
 
 
@@ -174,7 +174,7 @@ def _execute(path: Path, source: bytes) -> None:
         if isinstance(error, FileError):
             raise
         line = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else error
-        raise FileError(f"The plugin {path} is no Python: {line}.") from error
+        raise FileError(f"The plugin {path} is not valid Python: {line}.") from error
 
 
 @contextmanager

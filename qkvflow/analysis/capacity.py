@@ -92,7 +92,7 @@ def _check_alike(ours: Arrays, start: Arrays | None) -> None:
     if start is None:
         return
     if {p: a.shape for p, a in ours.items()} != {p: a.shape for p, a in start.items()}:
-        problem = "its arrays are others than those of the start; expected the start of the same run."
+        problem = "its arrays differ from those of the start; expected the start of the same run."
         raise ConfigError("The distance of the model cannot be measured:", [problem])
 
 

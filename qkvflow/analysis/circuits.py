@@ -160,7 +160,7 @@ def modulators(model: LanguageModel, times: np.ndarray) -> dict[str, np.ndarray]
     found = modulators_of(model.transformer.blocks, np.asarray(times, np.float32))
     if not found:
         raise ConfigError(
-            "There is no modulation to look at:",
+            "There is no modulation to analyze:",
             [
                 f"the weights of this model are {model.config.weights}: no gate, scale or coefficient "
                 "depends on depth. Modulation belongs to gated, low_rank and generated weights."

@@ -33,7 +33,7 @@ class Sensitivity(NamedTuple):
 def directions(width: int, probes: int | None = None, seed: int = 0) -> np.ndarray:
     """Orthonormal directions [p, E]: all of them (None, or as many as the width), or p at random."""
     if probes is not None and probes < 2:
-        raise ValueError(f"probes is {probes}; expected at least 2 (one tells no error), or None.")
+        raise ValueError(f"probes is {probes}; expected None or at least 2, to estimate the error.")
     if probes is None or probes >= width:
         return np.eye(width, dtype=np.float32)
     drawn = np.random.default_rng(seed).normal(size=(width, probes))

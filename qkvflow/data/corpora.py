@@ -77,7 +77,7 @@ def load_corpus(
 def refuse_options(name: str, options: str) -> None:
     """For corpora of which there is one only."""
     if options:
-        raise DataError(f"{name} takes no options, and {options!r} came; leave out the colon.")
+        raise DataError(f"{name} takes no options, but got {options!r}; leave out the colon.")
 
 
 def read_options(name: str, options: str, kind: Callable[..., T]) -> T:

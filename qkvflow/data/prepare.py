@@ -190,7 +190,7 @@ def coverage_note(data: TokenDataset, least: float, splits: Sequence[str] = SPLI
     if worst < least:
         allowed = math.floor(worst * 1000) / 1000
         raise DataError(
-            f"{what}; expected at most {1 - least:.2%}. Take a tokenizer that loses nothing, such as "
+            f"{what}; expected at most {1 - least:.2%}. Use a tokenizer that loses nothing, such as "
             f"byte, or a model with one; or allow it with least_coverage: {allowed} "
             f"(--least-coverage {allowed})."
         )
@@ -226,7 +226,7 @@ def open_dataset(directory: str | os.PathLike[str]) -> TokenDataset:
 def _read_sidecar(directory: Path) -> dict[str, Any]:
     if not (directory / SIDECAR).exists():
         raise DataError(
-            f"{directory} holds no prepared dataset: {SIDECAR} is not there. Prepare one first."
+            f"{directory} holds no prepared dataset: {SIDECAR} is missing. Prepare one first."
         )
     try:
         sidecar = read_typed(directory / SIDECAR, "dataset", FORMAT, _TYPES)

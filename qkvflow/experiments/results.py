@@ -124,7 +124,7 @@ def save_plan(plan: Plan, out: Path, reference: str | None = None) -> None:
             there = store.recorded_plan(out)
             if changed := "; ".join(_changed(there, plan)):
                 raise FileError(
-                    f"{out} is of another experiment: {changed}. Choose another directory with --out."
+                    f"{out} holds another experiment: {changed}. Choose another directory with --out."
                 )
             fields["arms"] = {**there.fields["arms"], **fields["arms"]}
             fields["reference"] = reference or there.reference
@@ -148,7 +148,7 @@ def _changed(there: Plan, here: Plan) -> list[str]:
     if not set(there.seeds) <= set(here.seeds):
         problems.append(f"its seeds are {list(there.seeds)}, here are {list(here.seeds)}")
     if _common_contrasts(there, here) != _common_contrasts(here, there):
-        problems.append("its contrasts are others")
+        problems.append("its contrasts differ")
     if there.test and not here.test:
         problems.append("its test split is opened, here it is not")
     if there.judge_best and not here.judge_best:

@@ -54,7 +54,7 @@ def save_adapter(model: LanguageModel, start: StartConfig, directory: str | os.P
         problem = "all arrays of the model were trained; save the model itself."
         raise ConfigError("There is no adapter:", [problem])
     if target.exists():
-        raise FileError(f"{target} is there already; give a directory that is not, or remove it.")
+        raise FileError(f"{target} already exists; choose another directory, or remove it.")
     arrays = arrays_of(model)
     trained = {path: arrays[path] for path in trained_paths(model, start)}
     with building(target) as place:

@@ -66,6 +66,6 @@ def choice_problems(temperature: float, top_k: int | None, top_p: float | None) 
         return []
     return [
         f"temperature {temperature}, top_k {top_k}, top_p {top_p}; expected a temperature of 0, which "
-        f"takes the likeliest token, or one from {LEAST_TEMPERATURE:g} to {LARGEST_TEMPERATURE:g}, a "
+        f"takes the most likely token, or one from {LEAST_TEMPERATURE:g} to {LARGEST_TEMPERATURE:g}, a "
         "top_k of at least 1 and a top_p above 0 and at most 1 (or None)."
     ]

@@ -81,13 +81,13 @@ class Drafted:
             return None
         if self.needed >= 1:
             return (
-                f"Drafts of depth {self.depth} cannot pay here, even if every proposed token were "
-                "accepted: the text was generated without them."
+                f"Drafting at depth {self.depth} cannot save time here, even if every proposed token "
+                "were accepted: the text was generated without drafts."
             )
         return (
-            f"Drafts of depth {self.depth} do not pay here: {self.acceptance:.0%} of the proposed "
-            f"tokens were accepted and more than {self.needed:.0%} would have to be. From then on "
-            f"({self.plain} tokens) the text was generated without them."
+            f"Drafting at depth {self.depth} does not save time here: {self.acceptance:.0%} of the "
+            f"proposed tokens were accepted, but more than {self.needed:.0%} would have to be. The "
+            f"other {self.plain} tokens were generated without drafts."
         )
 
 

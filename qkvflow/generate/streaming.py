@@ -183,7 +183,7 @@ def _problems(
     if count < 0:
         problems.append(f"max_new_tokens is {count}; expected at least 0.")
     if drafts is not None and bound is not None:
-        problems.append("stop_early changes what drafts would be checked against; leave one out.")
+        problems.append("stop_early changes the model that verifies drafts; leave one out.")
     if drafts is not None:
         problems += draft_problems(model, *drafts)
     if bound is not None:

@@ -71,7 +71,7 @@ def generate(
         return _generate_text(model, tokenizer, prompt_ids, max_new_tokens, key, how)
     if stop_early is not None:
         if draft_depth is not None:
-            problem = "stop_early changes what drafts would be checked against; leave one of them out."
+            problem = "stop_early changes the model that verifies drafts; leave one out."
             raise ConfigError("Nothing can be generated like this:", [problem])
         how |= {"bound": stop_early, "key": key}
         return generate_stopping_early(model, prompt_ids, max_new_tokens, **how).text

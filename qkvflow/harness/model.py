@@ -141,7 +141,7 @@ def _wish(settings: dict[str, Any]) -> Wish:
     found: dict[str, Any] = dict(normalize_gen_kwargs(settings, MOST_TOKENS))
     others = sorted(set(found) - set(_READ))
     if others:
-        warnings.warn(f"Settings of generation that are left out: {', '.join(others)}.", stacklevel=3)
+        warnings.warn(f"Ignored generation settings: {', '.join(others)}.", stacklevel=3)
     temperature = float(found.get("temperature", 1.0)) if found["do_sample"] else 0.0
     top_k, top_p = found.get("top_k"), found.get("top_p")
     problems = choice_problems(temperature, top_k, top_p)

@@ -104,7 +104,7 @@ def write_start(model: LanguageModel, config: TrainLmConfig, out: Path) -> None:
         FileError: something is there already.
     """
     if out.exists():
-        raise FileError(f"{out} is there already; give a directory that is not, or remove it.")
+        raise FileError(f"{out} already exists; choose another directory, or remove it.")
     check_vocabulary(model.config.vocab_size, config, "The model")
     shapes = config.model.shapes(model.config.vocab_size)
     check_same(model.config, shapes.config)

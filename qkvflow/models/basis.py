@@ -91,7 +91,7 @@ def _check(model: LanguageModel, count: int) -> None:
         problems.append(f"the number of basis matrices is {count!r}; expected at least 1.")
     if model.plan().stages > 1:
         problems.append(
-            f"the integrator {model.config.integrator} looks at weights between layers; expected "
+            f"the integrator {model.config.integrator} evaluates weights between layers; expected "
             "residual or euler, whose weights are one row a layer."
         )
     if model.transformer.blocks.there:

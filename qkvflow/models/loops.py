@@ -51,7 +51,7 @@ def into_loop(model: LanguageModel, plan: str | tuple[int, ...], rank: int) -> F
         '1 + 2x2 + 1'
     """
     if model.plan().stages > 1:
-        problem = f"the integrator {model.config.integrator} looks at weights between layers."
+        problem = f"the integrator {model.config.integrator} evaluates weights between layers."
         raise ConfigError("The model has no loop plan:", [problem])
     family = FAMILIES.read({"family": "looped", "plan": plan})
     lora = ADAPTERS.read({"method": "lora", "rank": rank, "alpha": float(rank)})

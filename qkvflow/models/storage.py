@@ -62,7 +62,7 @@ def new_model_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = expanded(path)
     if target.exists():
-        raise FileError(f"{target} is there already; give a directory that is not, or remove it.")
+        raise FileError(f"{target} already exists; choose another directory, or remove it.")
     remedy = "Nothing was kept there; free some space or choose another directory."
     with (
         file_errors(f"The model could not be written to {target}", remedy),

@@ -98,7 +98,7 @@ def form_problems(model: LanguageModel) -> list[str]:
         if config.choice(name)
     ]
     if config.cap is not None:
-        problems.append(f"its logits are bent back to {config.cap:g} (logit_cap), which neither does.")
+        problems.append(f"its logits are capped at {config.cap:g} (logit_cap), which neither does.")
     return problems + _kind_problems(config)
 
 

@@ -100,7 +100,7 @@ def layer_problems(layers: tuple[str, ...] | None, count: int, config: Gpt2Confi
     method = config.integrator
     if method is not None and method.name not in ("residual", "euler"):
         problems.append(
-            f"layers: {method} looks at weights between layers, where no layer says which parts there "
+            f"layers: {method} evaluates weights between layers, where no layer says which parts there "
             "are; use residual or euler."
         )
     return problems

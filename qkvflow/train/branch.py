@@ -80,8 +80,8 @@ def _shortest(run: RunConfig, warmup: int, at: int) -> int:
     decay = float(optimizer.schedule_options.get("decay", WSD_DECAY))
     if optimizer.schedule != "wsd" or decay >= 1:
         problem = (
-            f"optimizer.schedule is {optimizer.schedule}, without a phase in which the learning rate "
-            "stays the same and then falls. Train the run with --optimizer.schedule wsd."
+            f"optimizer.schedule is {optimizer.schedule}, which has no phase of constant learning rate "
+            "before a decay. Train the run with --optimizer.schedule wsd."
         )
         raise ConfigError("This run has no stable phase to branch from:", [problem])
     return warmup + max(1, math.ceil((at - warmup) / (1 - decay)))
@@ -91,13 +91,13 @@ def _difference(long: RunConfig, short: RunConfig, at: int) -> str | None:
     """Why two runs do not have their first steps in common."""
     last = min(long.steps, short.steps)
     if not 0 < at <= last:
-        return f"expected a step from 1 to {last}: it has {long.steps} and the branch {short.steps}."
+        return f"expected a step from 1 to {last}: the run has {long.steps}, the branch {short.steps}."
     differ = np.flatnonzero(_rates(long, at) != _rates(short, at))
     if not differ.size:
         return None
     return (
-        f"the learning rate of step {differ[0] + 1} is another one in a run of {long.steps} steps than "
-        f"in one of {short.steps} (schedule {long.optimizer.schedule}). Name a step before that."
+        f"the learning rate of step {differ[0] + 1} differs between runs of {long.steps} and "
+        f"{short.steps} steps (schedule {long.optimizer.schedule}). Name an earlier step."
     )
 
 

@@ -119,7 +119,7 @@ class CheckpointStore:
         if not isinstance(error, OSError):
             raise error
         return (
-            f"{self._where} could not be written: {error.strerror or error}. Those before it are "
+            f"{self._where} could not be written: {error.strerror or error}. Earlier ones are "
             f"whole. Free some space on the disk of {self.directory}."
         )
 

@@ -97,7 +97,7 @@ def answer_mask(split: TokenSplit) -> np.ndarray:
     """
     if split.answers is None:
         raise DataError(
-            "answers_only is set, and this text has no answers that its tokens tell; take hops or "
+            "answers_only is set, and this text has no marked answers; use hops or "
             "addition with the tokenizer char or byte, or leave answers_only out."
         )
     return split.answers.mask(len(split.ids))

@@ -112,7 +112,7 @@ def about_start(run: RunConfig, data: TokenDataset, model: LanguageModel) -> lis
 
 def about_resume(saved: Saved, damage: str | None) -> list[str]:
     """Sentences on files that were damaged, of a run that goes on."""
-    notes = [f"{problem} An older checkpoint is taken." for problem in saved.problems]
+    notes = [f"{problem} Using an older checkpoint." for problem in saved.problems]
     return notes if damage is None else [*notes, f"{damage} It is written again from {saved.path}."]
 
 
@@ -138,7 +138,7 @@ def begin_files(out: Path, run: RunConfig, progress: Progress) -> MetricsFile:
         return MetricsFile(out / "metrics.jsonl", progress.step or -1)
     except OSError as error:
         raise FileError(
-            f"The run cannot be kept in {out}: {error.filename}: {error.strerror or error}. Free some "
+            f"The run cannot be saved in {out}: {error.filename}: {error.strerror or error}. Free some "
             "space, or choose another directory with --out."
         ) from error
 

@@ -69,7 +69,7 @@ def _read_newest(path: Path, read: Callable[[Path], _Read]) -> _Read:
         try:
             return read(directory)
         except FileError as error:
-            warnings.warn(f"{error} The next older checkpoint is taken.", stacklevel=4)
+            warnings.warn(f"{error} Using the next older checkpoint.", stacklevel=4)
     return read(last)
 
 

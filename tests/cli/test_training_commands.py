@@ -237,7 +237,7 @@ def test_export_writes_what_the_other_commands_read(trained, tmp_path, capsys):
     assert main(["evaluate", "--checkpoint", str(out), "--data", str(text)]) == 0
     assert main(["generate", "--checkpoint", str(out), "--prompt", "a", "--tokens", "5"]) == 0
     assert main(["export", "--checkpoint", str(run), "--out", str(out)]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_drafts_change_no_text_and_what_became_of_them_is_said(trained, capsys):
     ).groups()
     assert int(proposed) > 0 and int(accepted) <= int(proposed)
     assert main([*command, "--draft-depth", "2"]) == 0
-    assert capsys.readouterr().err.startswith("Drafts of depth 2 cannot pay here")
+    assert capsys.readouterr().err.startswith("Drafting at depth 2 cannot save time here")
 
 
 def test_what_the_tokenizer_loses_of_a_prompt_is_said(trained, capsys):

@@ -106,7 +106,7 @@ def test_at_another_depth_with_steps_of_one(tmp_path, depth):
             {"flavour": "modern"},
             ["embedding_norm", "qk_norm", "mix_embedding", "value_residual", "logit_cap"],
         ),
-        ("standard", {"flavour": "llama", "logit_cap": 30.0}, ["bent back to 30 (logit_cap)"]),
+        ("standard", {"flavour": "llama", "logit_cap": 30.0}, ["capped at 30 (logit_cap)"]),
         ("standard", {"positions": "rotary"}, ["(rotary, layer, not gated); expected (learned, layer"]),
         ("standard", {"flavour": "llama", "gated_mlp": False}, ["(rotary, rms, not gated)"]),
     ],
@@ -127,7 +127,7 @@ def test_a_finer_grid_is_refused_and_the_option_that_changes_it_named():
 
 def test_a_directory_that_is_there_and_a_vocabulary_that_is_larger_are_refused(tmp_path):
     model = random_model("standard", small_config())
-    with pytest.raises(FileError, match="is there already"):
+    with pytest.raises(FileError, match="already exists"):
         write_transformers(model, tmp_path)
     with pytest.raises(ConfigError, match="it has 256 ids, the model 13"):
         write_transformers(model, tmp_path / "out", ByteTokenizer())

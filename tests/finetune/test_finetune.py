@@ -138,7 +138,7 @@ def test_adapters_that_cannot_be_used(base, tuned, tmp_path):
     with pytest.raises(FileError, match="is not there"):
         load_adapter(own, tmp_path / "none")
     run = finetuning_run(tiny_tuning(*base, method="lora", maps=("attention.*", "mlp.up")))
-    with pytest.raises(FileError, match="is there already"):
+    with pytest.raises(FileError, match="already exists"):
         save_adapter(load_model(directory / "lora"), run.start, directory / "lora" / "adapter")
     run = finetuning_run(tiny_tuning(*base, depth=3))
     with pytest.raises(ConfigError, match="save the model itself"):

@@ -156,7 +156,7 @@ def test_files_that_are_missing_or_broken_are_a_sentence(tmp_path):
     with pytest.raises(FileError, match="holds no config.json"):
         import_gpt2(tmp_path)
     write_gpt2(tmp_path)
-    with pytest.raises(FileError, match=f"is a file, no directory: .* Name {tmp_path}."):
+    with pytest.raises(FileError, match=f"is a file, not a directory: .* Name {tmp_path}."):
         import_gpt2(tmp_path / "model.safetensors")
     (tmp_path / "model.safetensors").write_bytes(b"\x00" * 9)
     with pytest.raises(FileError, match="model.safetensors cannot be read"):

@@ -316,7 +316,7 @@ def test_every_visit_may_have_its_own_attention_and_share_an_mlp():
             "expected for each layer some of ssm, mlp, and each of them",
         ),
         (["ssm", "map", "ssm", "mlp"], {}, "expected for each layer some of ssm, mlp"),
-        (["ssm", "mlp"] * 2, {"integrator": "heun"}, "heun looks at weights between layers"),
+        (["ssm", "mlp"] * 2, {"integrator": "heun"}, "heun evaluates weights between layers"),
     ],
 )
 def test_layers_that_cannot_be_are_sentences(layers, changes, sentence):

@@ -91,5 +91,5 @@ def test_what_is_no_loop_is_a_sentence(plan, rank, words):
 
 def test_an_integrator_of_several_stages_is_refused():
     model, _ = six_layers(integrator="heun")
-    with pytest.raises(ConfigError, match="heun looks at weights between layers"):
+    with pytest.raises(ConfigError, match="heun evaluates weights between layers"):
         into_loop(model, PLAN, 2)

@@ -46,7 +46,7 @@ def saved(tmp_path):
 
 
 def test_a_model_is_never_written_over_another(saved):
-    with pytest.raises(FileError, match="is there already"):
+    with pytest.raises(FileError, match="already exists"):
         qkvflow.load(saved).save(saved)
     assert isinstance(qkvflow.load(saved), NeuralODELM)
 

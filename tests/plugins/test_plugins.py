@@ -57,8 +57,8 @@ def test_the_option_is_taken_out_of_the_arguments(words):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("def f(:\n", "is no Python: line 1: "),
-        ("x = 1\0", "is no Python: "),
+        ("def f(:\n", "is not valid Python: line 1: "),
+        ("x = 1\0", "is not valid Python: "),
         ("x = 1\n", "registers nothing. Expected a line such as @CORPORA.register"),
         ("\n\nx = 1 / 0\n", "cannot be used: line 3: ZeroDivisionError: division by zero"),
         ("import sys\nsys.exit('stop')\n", "cannot be used: line 2: SystemExit: stop"),
@@ -87,7 +87,7 @@ def test_a_file_that_is_not_there_is_a_sentence_of_the_command(capsys, tmp_path)
 def test_two_files_of_one_name_are_told_apart(words, tmp_path):
     load_plugins([words])
     words.write_text(f"{WORDS}# changed\n")
-    with pytest.raises(FileError, match="has another content than"):
+    with pytest.raises(FileError, match="differs from"):
         load_plugins([words])
 
 

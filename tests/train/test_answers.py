@@ -76,7 +76,7 @@ def test_the_accuracy_is_that_of_the_likeliest_tokens(tmp_path):
 
 def test_a_text_without_answers_is_refused(tmp_path):
     run = tiny_run(write_text(tmp_path / "text.txt"), answers_only=True)
-    with pytest.raises(DataError, match="no answers that its tokens tell; take hops or addition"):
+    with pytest.raises(DataError, match="no marked answers; use hops or addition"):
         train(run, tmp_path / "run")
     with pytest.raises(DataError, match="no answers"):
         answer_mask(open_data(run)["valid"])

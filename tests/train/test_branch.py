@@ -72,7 +72,7 @@ def test_what_cannot_be_branched_is_a_sentence(long, tmp_path, capsys):
     out = tmp_path / "out"
     with pytest.raises(ConfigError, match="expected a step from 1 to 20"):
         branch_run(long, 25)
-    with pytest.raises(ConfigError, match="of step 18 is another one in a run of 20 steps than in one"):
+    with pytest.raises(ConfigError, match="of step 18 differs between runs of 20 and"):
         branch_run(long, 19)
     with pytest.raises(FileError, match="no checkpoint of step 7; it has 3, 4, 6, .* with --keep"):
         begin_branch(long, 7, branch_run(long, 7), out)
@@ -97,7 +97,7 @@ def test_a_run_without_a_stable_phase_has_no_branches(text, tmp_path):
         write_run(long_run(text, **changes), tmp_path / "run.yaml")
         with pytest.raises(ConfigError, match="no stable phase to branch from"):
             branch_run(tmp_path, 6)
-        with pytest.raises(ConfigError, match="is another one in a run of 20 steps than in one of 15"):
+        with pytest.raises(ConfigError, match="differs between runs of 20 and 15 steps"):
             branch_run(tmp_path, 6, 15)
 
 

@@ -211,7 +211,7 @@ def test_load_takes_the_newest_good_checkpoint_of_a_run_that_is_not_finished(sto
     out = tmp_path / "out"
     shutil.copytree(before, out, symlinks=True)
     flip_a_bit(checkpoint_paths(out / "checkpoints")[0] / "model.safetensors")
-    with pytest.warns(UserWarning, match="sha256 differs. The next older checkpoint is taken"):
+    with pytest.warns(UserWarning, match="sha256 differs. Using the next older checkpoint"):
         qkvflow.load(out)
 
 

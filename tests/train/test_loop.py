@@ -412,7 +412,7 @@ def test_a_place_that_is_taken_by_something_else_is_a_sentence(text, tmp_path, n
     out = tmp_path / "out"
     out.mkdir()
     (out / name).write_text("") if name == "checkpoints" else (out / name).mkdir()
-    with pytest.raises(FileError, match=f"The run cannot be kept in .*{name}"):
+    with pytest.raises(FileError, match=f"The run cannot be saved in .*{name}"):
         train(tiny_run(text), out)
 
 
