@@ -145,7 +145,7 @@ def test_axes_and_no_new_tokens():
         ({"temperature": 1e300}, "temperature 1e.300"),
         (
             {"temperature": 1e-40},
-            "temperature 1e-40.*expected a temperature of 0, which takes the likel",
+            "temperature 1e-40.*expected a temperature of 0, which takes the most likel",
         ),
         ({"top_p": float("nan")}, "top_p nan"),
         ({"top_k": 0}, "top_k of at least 1"),

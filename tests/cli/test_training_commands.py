@@ -233,7 +233,7 @@ def test_export_writes_what_the_other_commands_read(trained, tmp_path, capsys):
     run, text = trained
     out = tmp_path / "three"
     assert main(["export", "--checkpoint", str(run), "--depth", "3", "--out", str(out)]) == 0
-    assert "a model of 3 layers" in capsys.readouterr().out
+    assert "a model with 3 layers" in capsys.readouterr().out
     assert main(["evaluate", "--checkpoint", str(out), "--data", str(text)]) == 0
     assert main(["generate", "--checkpoint", str(out), "--prompt", "a", "--tokens", "5"]) == 0
     assert main(["export", "--checkpoint", str(run), "--out", str(out)]) == 2
@@ -456,7 +456,9 @@ def test_evaluate_says_how_many_answers_are_right(tmp_path, capsys):
     known = final["accuracy"]
     assert f"{data}, whole valid split, answers only, depth 2" in printed
     assert f" 10 {final['loss']:.4f} " in printed, "ten tokens, and their loss"
-    assert f"all answers {known['whole']:.1%}" in printed and "Of 10 answers" in printed
+    assert (
+        f"all answers {known['whole']:.1%}" in printed and " 10 answers; an answer is right" in printed
+    )
     assert f"2 hops {known['by_count']['2']:.1%} 33.3%" in printed
     assert main(["evaluate", "--checkpoint", str(run), "--depths", "2", "3", "--unit-steps"]) == 0
     table = " ".join(capsys.readouterr().out.split())

@@ -37,7 +37,7 @@ def imported(trained):
     options = ("--run", "checkpoints/run", "--config", "run.yaml", "--out", "models/run")
     done = call(folder, "import", *options)
     assert done.returncode == 0, done.stderr
-    assert "a model of 2 layers" in done.stdout
+    assert "a model with 2 layers" in done.stdout
     return folder / "models" / "run"
 
 

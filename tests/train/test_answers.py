@@ -78,7 +78,7 @@ def test_a_text_without_answers_is_refused(tmp_path):
     run = tiny_run(write_text(tmp_path / "text.txt"), answers_only=True)
     with pytest.raises(DataError, match="no marked answers; use hops or addition"):
         train(run, tmp_path / "run")
-    with pytest.raises(DataError, match="no answers"):
+    with pytest.raises(DataError, match="no marked answers"):
         answer_mask(open_data(run)["valid"])
     with pytest.raises(ConfigError, match="answers_only: taught is 0.5"):
         answering(depths=(1, 2), taught=0.5)
