@@ -94,7 +94,7 @@ class Bars(Watcher):
         else:
             source = record.origin.taken_from
             origin = "" if source is None else f"  from {source.split('/')[0]}"
-            origin += "  there before" if self._before[-1] else ""
+            origin += "  already finished" if self._before[-1] else ""
             line = f"{name} valid {record.valid.loss:.4f}  {record.ms_per_step:.0f} ms/step{origin}"
             self._bars.console.print(line, highlight=False, markup=False)
             self._show_notes(record)
@@ -107,12 +107,12 @@ class Bars(Watcher):
                 self._bars.console.print(f"{record.arm}: {note}", highlight=False, markup=False)
 
     def tell(self) -> None:
-        """Say how many of the runs were there before, if any was."""
+        """Say how many of the runs were already finished, if any were."""
         before, runs = sum(self._before), len(self._before)
-        rest = "nothing was run" if before == runs else f"{runs - before} were run now"
-        said = f"{before} of {runs} runs were there before; {rest}."
+        rest = "nothing was run" if before == runs else f"newly run: {runs - before}"
+        said = f"{before} of {runs} runs were already finished; {rest}."
         if not runs:
-            said = "The learning rate of every arm was chosen before; nothing was run."
+            said = "The learning rate of every arm was already chosen; nothing was run."
         if before or not runs:
             self._bars.console.print(said, highlight=False)
 
@@ -139,7 +139,7 @@ class _RunBar(Sink):
 
 def tuned_table(choices: Choices) -> Table:
     """The sweep, as 80 columns hold it."""
-    note = "*: chosen. !: chosen, at an end of the range: it may do better outside."
+    note = "*: chosen. !: chosen at an end of the range; a rate outside may be better."
     table = tables.sweep(choices, note, digits=3)
     return table.only(*table.heads[:-2], title="Valid loss by learning rate", note=note)
 
@@ -155,7 +155,7 @@ def settings_table(choices: Choices) -> list[Table]:
 def loss_table(summary: Mapping[str, Summary]) -> Table:
     """What every model reached, as 80 columns hold it."""
     heads = ("model", "parameters", "valid", "95%", "bits per byte", "perplexity", "seeds")
-    note = "Nats per token on the whole valid split; half of Student's 95% interval over seeds."
+    note = "Nats per token on the whole valid split; 95%: half-width of Student's interval over seeds."
     return tables.losses(summary, {}).only(*heads, title="Loss on the whole valid split", note=note)
 
 
@@ -168,12 +168,12 @@ def cost_table(summary: Mapping[str, Summary], reference: str) -> Table:
 
 def difference_table(plan: Plan, tests: Sequence[Comparison]) -> Table:
     """Every pair, as 80 columns hold it."""
-    note = f"p: paired t-test; Holm: of {tests[0].family} pairs; flips: of signs"
+    note = f"p: paired t-test; Holm: corrected for {tests[0].family} pairs; flips: sign-flip test"
     pairs = max(len(test.seeds) for test in tests)
     if pairs > 1:
-        note += f", which with {pairs} seeds cannot go below {smallest_p_value(pairs):.4g}"
+        note += f", whose p with {pairs} seeds cannot go below {smallest_p_value(pairs):.4g}"
     if not all(test.paired for test in tests):
-        note += ". Where n is a sum: too few seeds in common, not paired (Welch's test)"
+        note += ". If n is a sum: too few common seeds, so not paired (Welch's test)"
     heads = ("pair", "n", "difference", "95%", "p", "p (Holm)", "p (flips)")
     note += ". Equivalence, size, power: see the report."
     title = "Differences of valid losses"
@@ -241,7 +241,7 @@ def show_experiment(experiment: Experiment, console: Console) -> int:
     if experiment.plan.trial:
         console.print(WARNING, style="yellow")
     if experiment.plan.test:
-        console.print("The test split is opened, once a run, when it has ended: see the report.")
+        console.print("The test split is evaluated once, at the end of each run: see the report.")
     written = f"Written: {out}/statistics_summary.json, significance_tests.json, seed_*.json"
     console.print(written, markup=False)
     return 1 if experiment.failures else 0

@@ -121,7 +121,7 @@ def test_compare_trains_every_model_and_shows_what_differs(capsys, monkeypatch, 
     for out in ("comparison", "other"):
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             assert main(["compare", *small.split(), "--out", out]) == 0
-        assert f"{len(MODELS)} of {len(MODELS)} runs were there before" in capsys.readouterr().out
+        assert f"{len(MODELS)} of {len(MODELS)} runs were already finished" in capsys.readouterr().out
         assert not (tmp_path / "tong_comparison_results.pkl").exists(), "all of it goes to --out"
         assert (tmp_path / out / "tong_comparison_results.pkl").is_file()
         shutil.move(out, "other")

@@ -82,10 +82,10 @@ def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
     assert main(["experiment", "tune", "--plan", plan, "--out", "out"]) == 0
     assert "lr-0.01" in capsys.readouterr().out
     assert main(["experiment", "tune", "--plan", plan, "--out", "out"]) == 0
-    assert "was chosen before; nothing was run." in capsys.readouterr().out
+    assert "was already chosen; nothing was run." in capsys.readouterr().out
     assert main(["experiment", "run", "--plan", plan, "--out", "out"]) == 0
     printed = capsys.readouterr().out
-    assert "there before" not in printed
+    assert "already finished" not in printed
     assert "Differences of valid losses" in printed
     assert "cannot go below 0.5" in " ".join(printed.split())
     summary = json.loads((tmp_path / "out" / "statistics_summary.json").read_text())
@@ -95,7 +95,7 @@ def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
     assert len(summary["gated"]["all_test_losses"]) == 2
     tests = json.loads((tmp_path / "out" / "significance_tests.json").read_text())
     assert [test["split"] for test in tests] == ["valid", "test"]
-    assert "The test split is opened" in printed
+    assert "The test split is evaluated once" in printed
     of_seed = json.loads((tmp_path / "out" / "seed_1.json").read_text())
     assert pickle.loads((tmp_path / "out" / "seed_1.pkl").read_bytes()) == of_seed
     assert of_seed["gated"]["valid"]["loss"] == summary["gated"]["all_losses"][1]
@@ -117,7 +117,7 @@ def test_from_a_sweep_to_a_page(plan, tmp_path, capsys):
     assert main(["experiment", "pack", "out"]) == 0
     assert "8 runs in records.jsonl" in capsys.readouterr().out
     assert main(["experiment", "run", "--plan", plan, "--out", "out"]) == 0
-    assert "4 of 4 runs were there before; nothing was run." in capsys.readouterr().out
+    assert "4 of 4 runs were already finished; nothing was run." in capsys.readouterr().out
     assert numbers_of((tmp_path / "out" / "report.md").read_text()) == told
     assert main(["experiment", "report", "--results", "out", "out"]) == 2
     assert "name one with --out" in capsys.readouterr().err
@@ -253,8 +253,8 @@ def test_runs_that_were_there_are_counted_apart_from_those_of_now(tmp_path):
             bars.end(job, made_up_record(job.arm, 0, 2.0))
     bars.tell()
     old, new, told = console.file.getvalue().splitlines()
-    assert old.endswith("there before") and not new.endswith("there before")
-    assert told == "1 of 2 runs were there before; 1 were run now."
+    assert old.endswith("already finished") and not new.endswith("already finished")
+    assert told == "1 of 2 runs were already finished; newly run: 1."
 
 
 def test_what_runs_noted_is_shown_once():
