@@ -79,13 +79,17 @@ def experiment_page(
 
 
 def _how_swept(plan: Plan, of_answers: bool) -> str:
-    assert plan.sweep is not None
-    seeds, what = plan.sweep.num_seeds, "Share of wrong answers" if of_answers else "Valid loss"
-    by = "one seed that is" if seeds == 1 else f"{seeds} seeds that are"
+    what, how = "Share of wrong answers" if of_answers else "Valid loss", ""
+    if plan.sweep is not None:
+        seeds = plan.sweep.num_seeds
+        by = "one seed that is" if seeds == 1 else f"{seeds} seeds that are"
+        how = (
+            f" after {plan.sweep.steps:,} steps, on a fixed part of the valid split, by {by} used for "
+            "nothing else"
+        )
     return (
-        f"{what} after {plan.sweep.steps:,} steps at each peak learning rate, on a fixed part of the "
-        f"valid split, by {by} used for nothing else. The models are trained with the best (*). Where "
-        "it lies at an end of the range (!), they might do better outside."
+        f"{what} at each peak learning rate{how}. The models are trained with the best (*). Where it "
+        "lies at an end of the range (!), they might do better outside."
     )
 
 

@@ -151,7 +151,7 @@ DAMAGES = [
     (truncate, "valid.bin has"),
     (flip_a_bit, "test.bin was changed"),
     (remove_tokens, "train.bin is missing"),
-    (remove_sidecar, "dataset.json is not there"),
+    (remove_sidecar, "dataset.json is missing"),
     (cut_sidecar, "dataset.json cannot be read"),
     (change_a_count, "dataset.json was changed"),
     (newer_format, "format 99, expected 3"),

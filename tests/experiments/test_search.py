@@ -180,7 +180,7 @@ def test_places_of_a_sweep_name_what_is_not_the_arms_own(swept, tmp_path):
             {"optimizer.learning_rate": [0.1, 0.2]},
             "cannot be swept: its values belong in learning_rates",
         ),
-        ({"steps": [10, 20]}, "steps cannot be swept: the length of a run is the plan's"),
+        ({"steps": [10, 20]}, "steps cannot be swept: the plan sets the number of steps"),
         (
             {DECAY: [0.0, 1.0], f"{DECAY} and optimizer.clip": [0.0, 1.0]},
             "is listed twice",

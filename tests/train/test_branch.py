@@ -183,7 +183,7 @@ def test_a_finished_run_goes_on_as_one_that_was_asked_for_so(text, tmp_path, cap
     assert any("learning rate was 0.0012" in note and "after 12 steps" in note for note in notes), notes
     assert train(longer, out).there_before
     assert main(["train", "--continue-to", "20", "--out", str(out)]) == 0
-    assert "had finished before" in capsys.readouterr().out
+    assert "was already finished" in capsys.readouterr().out
 
 
 def test_where_the_rate_is_constant_nothing_is_lost(text, tmp_path):
