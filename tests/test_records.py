@@ -76,6 +76,16 @@ def test_in_the_comparison_every_model_beats_trigrams_and_the_best_one_4_grams()
     assert min(losses.values()) < experiment.baselines["4-gram"], losses
 
 
+def test_drafts_of_an_elastic_model_pay_and_early_stops_do_not():
+    """As benchmarks/drafts.py and benchmarks/early.py measured, and docs/depth.md says."""
+    record = read_json(RESULTS / "drafts.json")
+    assert record["best"] >= record["at_least"] == 1.3 and record["layers"] >= 8
+    early = read_json(RESULTS / "early.json")
+    for row in early["rows"]:
+        fewer = [of["loss"] for of in early["fewer_layers"] if of["layers"] <= row["evaluated_layers"]]
+        assert not fewer or row["evaluated_layers"] == early["layers"] or min(fewer) < row["loss"]
+
+
 def test_attention_written_out_is_not_slower_than_the_fused_kernel():
     """What the docstring of `causal_attention` says, as benchmarks/attention.py measured it."""
     record = read_json(RESULTS / "attention.json")
